@@ -1,0 +1,1 @@
+"""The hands: Celery workers that propose, build, judge and time candidates."""
