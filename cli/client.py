@@ -1,0 +1,433 @@
+"""The REST API as typed Python calls: what every `kernelwright` command speaks through.
+
+    with Client("http://127.0.0.1:8080") as client:
+        job = client.submit({"problem": "softmax", "target": {"hardware": "cpu", "language": "cpp"}})
+        job = client.job(job["id"], wait_s=30, since_version=job["version"])
+        source = client.best_source(job["id"])
+
+The calls return the API's own JSON, typed by the `TypedDict`s below, so `--json` can print what it got.
+
+    ClientError
+    ├── Unreachable      no answer: nobody listens there, or the answer never came
+    └── ApiError         an answer that says no: status, title, detail and the fields at fault
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, NotRequired, Self, TypedDict, cast
+from urllib.parse import quote
+
+import httpx2
+
+TERMINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
+
+# The server holds a long-poll for at most 60 s; what is added here is for the network and a busy server.
+_TIMEOUT_S = 15.0
+# The server sends a keepalive comment every 15 s, so a minute of silence on a stream means that it is gone.
+_STREAM_SILENCE_S = 60.0
+
+
+class ProblemRef(TypedDict):
+    name: str
+    hash: str
+
+
+class Target(TypedDict):
+    hardware: str
+    language: str
+
+
+class BudgetBody(TypedDict, total=False):
+    candidates: int
+    usd: str
+    wall_s: float
+    gpu_s: float
+
+
+class StopBody(TypedDict, total=False):
+    target_speedup: float
+    stagnation: int
+
+
+class OwnProblem(TypedDict):
+    name: str
+    source: str
+
+
+class JobBody(TypedDict):
+    """The body of POST /v1/jobs. Money is a decimal string in US dollars."""
+
+    problem: str | OwnProblem
+    target: Target
+    budget: NotRequired[BudgetBody]
+    stop: NotRequired[StopBody]
+    models: NotRequired[Sequence[str]]
+    labels: NotRequired[Mapping[str, str]]
+    priority: NotRequired[int]
+    seed: NotRequired[int]
+
+
+class Budget(TypedDict):
+    candidates: int
+    usd: str | None
+    wall_s: float | None
+    gpu_s: float | None
+
+
+class Stop(TypedDict):
+    target_speedup: float | None
+    stagnation: int | None
+
+
+class Progress(TypedDict):
+    """Counts by candidate state and by verdict; every state and verdict is a key, zero or not."""
+
+    candidates: dict[str, int]
+    verdicts: dict[str, int]
+
+
+class Queue(TypedDict):
+    """`position` is 1 for the job that is next to start, null once the job has started."""
+
+    position: int | None
+
+
+class BestSummary(TypedDict):
+    candidate_id: str
+    speedup: float | None
+    latency_us: float | None
+    ci95: list[float] | None
+    baseline: str | None
+
+
+class Cost(TypedDict):
+    llm_usd: str
+    gpu_s: float
+
+
+class Job(TypedDict):
+    id: str
+    problem: ProblemRef
+    target: Target
+    budget: Budget
+    stop: Stop
+    models: list[str]
+    labels: dict[str, str]
+    priority: int
+    seed: int
+    parent_id: str | None
+    state: str
+    stop_reason: str | None
+    error: str | None
+    progress: Progress
+    queue: Queue
+    best: BestSummary | None
+    cost: Cost
+    created_at: str
+    started_at: str | None
+    finished_at: str | None
+    version: int
+    links: dict[str, str]
+
+
+class DryRun(TypedDict):
+    """What a submission would do: the spec with its defaults, and the problem as the server reads it."""
+
+    valid: bool
+    job: dict[str, Any]
+    problem: Problem
+
+
+class Cancelled(TypedDict):
+    changed: bool
+    job: Job
+
+
+class Candidate(TypedDict):
+    id: str
+    job_id: str
+    ordinal: int
+    operator: str
+    proposer: str
+    model: str | None
+    parents: list[str]
+    plan: str | None
+    params: dict[str, Any] | None
+    state: str
+    failure: str | None
+    duplicate_of: str | None
+    cost_usd: str
+    created_at: str
+    verdict: str | None
+    reason: str | None
+    timed: bool | None
+    latency_us: float | None
+    speedup: float | None
+    ci95: list[float] | None
+    baseline: str | None
+    evaluated_at: str | None
+    links: dict[str, str]
+
+
+class CandidateDetail(Candidate):
+    """A candidate with its source and the judge's whole report (checks, workloads, environment, profile)."""
+
+    source: str | None
+    report: dict[str, Any] | None
+
+
+class Event(TypedDict):
+    seq: int
+    job_id: str
+    type: str
+    at: str
+    data: dict[str, Any]
+
+
+class Problem(TypedDict):
+    name: str
+    hash: str
+    summary: str
+    op_family: str
+    workloads: list[dict[str, Any]]
+    source: NotRequired[str]
+
+
+class Worker(TypedDict):
+    id: str
+    hostname: str
+    pid: int
+    queues: list[str]
+    hardware: str
+    device: dict[str, Any]
+    state: str
+    current_work: str | None
+    started_at: str
+    heartbeat_at: str
+
+
+class JobPage(TypedDict):
+    data: list[Job]
+    next_cursor: str | None
+    has_more: bool
+
+
+class CandidatePage(TypedDict):
+    data: list[Candidate]
+    next_cursor: str | None
+    has_more: bool
+
+
+class EventPage(TypedDict):
+    """`next_after` is the `after` of the next page, also when this page is empty."""
+
+    data: list[Event]
+    next_after: int
+    has_more: bool
+
+
+class FieldError(TypedDict):
+    """One field at fault; `pointer` is a JSON pointer into the body, such as `#/budget/usd`."""
+
+    pointer: str
+    detail: str
+
+
+class ClientError(Exception):
+    """The call to the Kernelwright API failed."""
+
+
+class Unreachable(ClientError):
+    """No answer from the API. Is it running (`kernelwright up`), and is the URL right?"""
+
+    def __init__(self, base_url: str, why: str) -> None:
+        super().__init__(f"no answer from {base_url} ({why}); is it running (`kernelwright up`), and is the URL right?")
+        self.base_url = base_url
+
+
+class ApiError(ClientError):
+    """The API answered with a problem: `str(error)` is its detail with the fields at fault, ready to show."""
+
+    def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
+        self.status = status
+        self.problem = dict(problem)
+        self.type: str = str(problem.get("type", "about:blank"))
+        self.title: str = str(problem.get("title", f"HTTP {status}"))
+        self.detail: str = str(problem.get("detail") or self.title)
+        self.request_id: str | None = problem.get("request_id")
+        self.errors: list[FieldError] = list(problem.get("errors") or [])
+        lines = [self.detail, *(f"  {error['pointer']}: {error['detail']}" for error in self.errors)]
+        super().__init__("\n".join(lines))
+
+
+class Client:
+    """A synchronous client of one API server. Not shared between threads.
+
+    Every call raises `ApiError` when the server answers with a problem, `Unreachable` when it does not answer.
+    `transport` is for tests that speak to an application in the same process.
+    """
+
+    def __init__(
+        self, base_url: str, key: str | None = None, *, transport: httpx2.BaseTransport | None = None
+    ) -> None:
+        headers = {"User-Agent": "kernelwright-cli"}
+        if key is not None:
+            headers["Authorization"] = f"Bearer {key}"
+        self.base_url = base_url.rstrip("/")
+        self._http = httpx2.Client(base_url=self.base_url, headers=headers, timeout=_TIMEOUT_S, transport=transport)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def submit(self, body: JobBody | Mapping[str, Any], *, idempotency_key: str | None = None) -> Job:
+        """Submit a job. With a key, sending the same body again returns the first job instead of a second one."""
+        headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
+        return cast(Job, self._json("POST", "/v1/jobs", json=body, headers=headers))
+
+    def dry_run(self, body: JobBody | Mapping[str, Any]) -> DryRun:
+        """Validate a submission without storing anything."""
+        return cast(DryRun, self._json("POST", "/v1/jobs", json=body, params={"dry_run": "true"}))
+
+    def job(self, job_id: str, *, wait_s: float | None = None, since_version: int | None = None) -> Job:
+        """One job. With `wait_s` (at most 60) the server answers when the version passes `since_version`, or in time."""
+        params = _given(wait=wait_s, since_version=since_version)
+        return cast(Job, self._json("GET", f"/v1/jobs/{_seg(job_id)}", params=params, extra_s=wait_s or 0.0))
+
+    def jobs(
+        self,
+        *,
+        state: str | None = None,
+        problem: str | None = None,
+        hardware: str | None = None,
+        language: str | None = None,
+        label: str | None = None,
+        created_after: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> JobPage:
+        """A page of jobs, newest first. `label` is `key:value`, `created_after` RFC 3339."""
+        params = _given(
+            state=state,
+            problem=problem,
+            hardware=hardware,
+            language=language,
+            label=label,
+            created_after=created_after,
+            limit=limit,
+            cursor=cursor,
+        )
+        return cast(JobPage, self._json("GET", "/v1/jobs", params=params))
+
+    def events(self, job_id: str, *, after: int = 0, limit: int | None = None) -> EventPage:
+        """A page of a job's events with a seq above `after`, oldest first."""
+        params = _given(after=after, limit=limit)
+        return cast(EventPage, self._json("GET", f"/v1/jobs/{_seg(job_id)}/events", params=params))
+
+    def stream(self, job_id: str, *, after: int = 0) -> Iterator[Event]:
+        """A job's events as they happen, until the job ends. Raises `Unreachable` when the connection breaks:
+        call again with `after` set to the last seq seen, and nothing is missed or repeated."""
+        path = f"/v1/jobs/{_seg(job_id)}/events"
+        headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
+        timeout = httpx2.Timeout(_TIMEOUT_S, read=_STREAM_SILENCE_S)
+        try:
+            with self._http.stream("GET", path, headers=headers, timeout=timeout) as response:
+                if response.is_error:
+                    response.read()
+                    raise _api_error(response)
+                for line in response.iter_lines():
+                    if line.startswith("data:"):
+                        yield cast(Event, json.loads(line.removeprefix("data:")))
+        except httpx2.TransportError as error:
+            raise Unreachable(self.base_url, str(error) or type(error).__name__) from error
+
+    def candidates(
+        self,
+        job_id: str,
+        *,
+        verdict: str | None = None,
+        sort: Literal["-speedup", "ordinal"] | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> CandidatePage:
+        """A page of a job's candidates, in the order they were made unless `sort` says otherwise."""
+        params = _given(verdict=verdict, sort=sort, limit=limit, cursor=cursor)
+        return cast(CandidatePage, self._json("GET", f"/v1/jobs/{_seg(job_id)}/candidates", params=params))
+
+    def candidate(self, candidate_id: str) -> CandidateDetail:
+        """One candidate with its source and the judge's report."""
+        return cast(CandidateDetail, self._json("GET", f"/v1/candidates/{_seg(candidate_id)}"))
+
+    def best(self, job_id: str) -> CandidateDetail:
+        """The job's best verified candidate. ApiError 404 while there is none."""
+        return cast(CandidateDetail, self._json("GET", f"/v1/jobs/{_seg(job_id)}/best"))
+
+    def best_source(self, job_id: str) -> str:
+        """The source of the job's best verified candidate. ApiError 404 while there is none."""
+        return self._send("GET", f"/v1/jobs/{_seg(job_id)}/best", headers={"Accept": "text/x-python"}).text
+
+    def cancel(self, job_id: str, *, reason: str | None = None) -> Cancelled:
+        """Ask a job to stop. `changed` is false when it had ended, or was asked before."""
+        body = None if reason is None else {"reason": reason}
+        return cast(Cancelled, self._json("POST", f"/v1/jobs/{_seg(job_id)}/cancel", json=body))
+
+    def problems(self) -> list[Problem]:
+        """The bundled problems, without their source."""
+        return cast(list[Problem], self._json("GET", "/v1/problems")["data"])
+
+    def problem(self, name: str) -> Problem:
+        """One bundled problem with its source."""
+        return cast(Problem, self._json("GET", f"/v1/problems/{_seg(name)}"))
+
+    def workers(self) -> list[Worker]:
+        """The workers that the service knows, with what they run on and what they do now."""
+        return cast(list[Worker], self._json("GET", "/v1/workers")["data"])
+
+    def ready(self) -> bool:
+        """True when the API answers and has its database, its Redis and the newest schema."""
+        try:
+            return self._http.get("/readyz").is_success
+        except httpx2.TransportError:
+            return False
+
+    def _json(self, method: str, path: str, **options: Any) -> Any:
+        return self._send(method, path, **options).json()
+
+    def _send(self, method: str, path: str, *, extra_s: float = 0.0, **options: Any) -> httpx2.Response:
+        try:
+            response = self._http.request(method, path, timeout=_TIMEOUT_S + extra_s, **options)
+        except httpx2.TransportError as error:
+            raise Unreachable(self.base_url, str(error) or type(error).__name__) from error
+        if response.is_error:
+            raise _api_error(response)
+        return response
+
+
+def _api_error(response: httpx2.Response) -> ApiError:
+    try:
+        problem = response.json()
+    except ValueError:
+        problem = None
+    if not isinstance(problem, dict):
+        # Something between us and the API answered: a proxy's page has no problem document.
+        problem = {"detail": f"HTTP {response.status_code} without a problem document: {response.text[:200]!r}"}
+    return ApiError(response.status_code, problem)
+
+
+def _given(**params: Any) -> dict[str, Any]:
+    return {name: value for name, value in params.items() if value is not None}
+
+
+def _seg(value: str) -> str:
+    return quote(value, safe="")
