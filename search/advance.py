@@ -1,0 +1,41 @@
+"""The main loop of the search: read the tree, decide what to try next, say when to stop.
+
+`advance` is a pure function of the job and its tree. The worker calls it whenever something has changed (a candidate
+was judged, a proposal failed, a cancel came in) and turns the expansions into rows. It may call it any number of times:
+a tree that already holds the expansions gets no more of them. Nothing waits for a generation; a slot that is free is
+filled. A worker that dies loses nothing, since the tree is all the state there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from search.policy import Policy, default_policy
+from search.stopping import hold, out_of_ideas, stop_now
+from search.tree import Tree
+from search.types import Decision, Expansion, JobView, Node
+
+
+def advance(job: JobView, tree: Iterable[Node], policy: Policy | None = None) -> Decision:
+    """Decide the next expansions of a job, or why it ends.
+
+    Never more than `job.slots` candidates are in flight, and never more are made than the budget allows. With a stop
+    reason the job is over: there are no expansions, and the caller cancels what is still in flight.
+    """
+    grown = Tree(tree)
+    reason = stop_now(job, grown)
+    if reason is not None:
+        return Decision(stop_reason=reason)
+
+    policy = policy or default_policy(job)
+    planned: list[Expansion] = []
+    while grown.in_flight < max(job.slots, 1) and hold(job, grown) is None:
+        expansion = policy.next_expansion(job, grown)
+        if expansion is None:
+            break
+        planned.append(expansion)
+        grown = grown.grown(expansion)
+
+    if grown.in_flight:
+        return Decision(expansions=tuple(planned))
+    return Decision(stop_reason=hold(job, grown) or out_of_ideas(job, grown))

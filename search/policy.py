@@ -1,0 +1,214 @@
+"""What to try next: small, interchangeable policies. Each sees the whole tree and names one expansion, or nothing.
+
+A policy is deterministic: the same job and tree give the same answer. `None` means that there is nothing to start now;
+if nothing is in flight either, the job is out of ideas.
+
+`BuiltinPolicy` needs no model: seeds, then tuning of the best. `EnsemblePolicy` asks language models for seeds,
+repairs, edits and rewrites, and has the built-in proposer beside them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+from search.lineage import repairable, selection_pool
+from search.stopping import providers_dead
+from search.tree import Tree
+from search.types import Expansion, Failure, JobView, Node, Operator, ProposerKind
+
+SEED_SHARE = 0.5
+"""Built-in seeds take up to half of the budget before tuning starts, so that a budget of 8 sees both."""
+
+TUNE_WEIGHTS = (3, 1)
+"""Of four tuning steps the best space gets three and the runner-up one: the ranking of untuned kernels is not final."""
+
+MAX_DUPLICATES_IN_A_ROW = 5
+"""A space whose last suggestions were all known sources has nothing more to give."""
+
+MAX_MODEL_SEEDS = 6
+
+MIN_BUDGET_FOR_BUILTIN_SEED = 4
+"""A job with models and fewer candidates than this spends them all on the models."""
+
+SELECTION_SHARPNESS = 4.0
+"""Steepness of parent selection in log-speedup: a kernel twice as fast as the median weighs 0.94 against its 0.5."""
+
+MODEL_CYCLE = (
+    Operator.REFINE,
+    Operator.REPAIR,
+    Operator.REFINE,
+    Operator.TUNE,
+    Operator.REFINE,
+    Operator.REPAIR,
+    Operator.REWRITE,
+    Operator.TUNE,
+)
+"""Small steps to large ones 3 to 1; repairs often enough that good ideas with a bug are not lost."""
+
+MODEL_FALLBACKS = (Operator.REPAIR, Operator.REFINE, Operator.SEED)
+
+FIRST_BACKOFF_S = 1.0
+MAX_BACKOFF_S = 60.0
+
+
+class Policy(Protocol):
+    """Names the next expansion."""
+
+    def next_expansion(self, job: JobView, tree: Tree) -> Expansion | None:
+        """The one thing to start now, or None."""
+        ...
+
+
+def default_policy(job: JobView) -> Policy:
+    """The policy for a job that asks for none."""
+    return EnsemblePolicy() if job.models else BuiltinPolicy()
+
+
+class BuiltinPolicy:
+    """Built-in seeds up to a share of the budget, then tuning of the best two spaces, then whatever is left of both."""
+
+    def next_expansion(self, job: JobView, tree: Tree) -> Expansion | None:
+        """The next built-in seed or tuning step."""
+        seeds = tree.made_by(Operator.SEED, ProposerKind.BUILTIN)
+        more_seeds = not any(seed.failure == Failure.EXHAUSTED for seed in seeds)
+        share = math.ceil(job.budget.candidates * SEED_SHARE)
+        if more_seeds and sum(not seed.free for seed in seeds) < share:
+            return builtin_seed()
+        tuning = next_tuning(tree)
+        if tuning is not None:
+            return tuning
+        # A seed in flight may bring a space to tune: wait for it before spending tuning's share on further seeds.
+        if more_seeds and not any(seed.in_flight for seed in seeds):
+            return builtin_seed()
+        return None
+
+
+class EnsemblePolicy:
+    """Models propose, taking turns; one built-in seed gives them something to beat; found spaces are tuned.
+
+    While providers fail, one call at a time probes them with growing delays; once they are dead the built-in proposer,
+    unless it is switched off, goes on alone.
+    """
+
+    def next_expansion(self, job: JobView, tree: Tree) -> Expansion | None:
+        """The next proposal of a model, or of the built-in proposer beside it."""
+        if _wants_builtin_seed(job, tree):
+            return builtin_seed()
+        if providers_dead(job, tree):
+            return BuiltinPolicy().next_expansion(job, tree) if job.builtin else None
+        if tree.provider_errors and any(n.in_flight and n.proposer == ProposerKind.LLM for n in tree.nodes):
+            return None
+        if _model_seeds(tree) < _wanted_seeds(job):
+            return self._expand(Operator.SEED, job, tree)
+        steps = sum(node.operator != Operator.SEED for node in tree.nodes)
+        wanted = MODEL_CYCLE[steps % len(MODEL_CYCLE)]
+        for operator in (wanted, *MODEL_FALLBACKS):
+            expansion = self._expand(operator, job, tree)
+            if expansion is not None:
+                return expansion
+        return None
+
+    def _expand(self, operator: Operator, job: JobView, tree: Tree) -> Expansion | None:
+        """The operator applied to its best parent, or None where it has none."""
+        if operator == Operator.TUNE:
+            return next_tuning(tree) if job.builtin else None
+        if operator == Operator.SEED:
+            return _by_model(Operator.SEED, (), job, tree)
+        parent = {
+            Operator.REPAIR: next_repair,
+            Operator.REFINE: next_parent,
+            Operator.REWRITE: best_parent,
+        }[operator](tree)
+        return None if parent is None else _by_model(operator, (parent.id,), job, tree)
+
+
+def builtin_seed() -> Expansion:
+    """The next built-in seed."""
+    return Expansion(Operator.SEED, ProposerKind.BUILTIN)
+
+
+def seed_index(tree: Tree, node: Node) -> int:
+    """Which entry of the built-in menu a built-in seed is: its rank among the job's built-in seeds."""
+    return sum(seed.ordinal < node.ordinal for seed in tree.made_by(Operator.SEED, ProposerKind.BUILTIN))
+
+
+def next_tuning(tree: Tree) -> Expansion | None:
+    """One more configuration for one of the two best spaces that are not exhausted."""
+    arms = [node for node in tree.nodes if _has_space(node) and not _space_exhausted(tree, node)]
+    arms.sort(key=lambda arm: (-_tuned_speedup(tree, arm), arm.ordinal))
+    top = list(zip(arms, TUNE_WEIGHTS, strict=False))
+    if not top:
+        return None
+    arm, _ = min(top, key=lambda pair: len(tree.children(pair[0], Operator.TUNE)) / pair[1])
+    return Expansion(Operator.TUNE, ProposerKind.BUILTIN, parents=(arm.id,))
+
+
+def next_repair(tree: Tree) -> Node | None:
+    """The failed candidate to repair: the lineage with the fewest tries, the oldest of equals."""
+    return next(iter(repairable(tree)), None)
+
+
+def next_parent(tree: Tree) -> Node | None:
+    """The parent for a small step: fast, and not yet tried often (weighted as in ShinkaEvolve, without the dice)."""
+    pool = selection_pool(tree)
+    if not pool:
+        return None
+    fitness = {node.id: math.log(max(node.speedup or 1.0, 1e-6)) for node in pool}
+    median = sorted(fitness.values())[len(pool) // 2]
+
+    def weight(node: Node) -> float:
+        children = [c for c in tree.children(node, Operator.REFINE, Operator.REWRITE) if not c.free]
+        return 1 / (1 + math.exp(-SELECTION_SHARPNESS * (fitness[node.id] - median))) / (1 + len(children))
+
+    return max(pool, key=lambda node: (weight(node), -node.ordinal))
+
+
+def best_parent(tree: Tree) -> Node | None:
+    """The champion so far; where nothing is timed, the oldest accepted candidate."""
+    return tree.best or next(iter(selection_pool(tree)), None)
+
+
+def _by_model(operator: Operator, parents: tuple[str, ...], job: JobView, tree: Tree) -> Expansion:
+    errors = tree.provider_errors
+    delay_s = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** (errors - 1)) if errors else 0.0
+    return Expansion(operator, ProposerKind.LLM, _next_model(job, tree), parents, delay_s)
+
+
+def _next_model(job: JobView, tree: Tree) -> str:
+    """Round robin from the job's seed on, past models that keep failing while another one answers."""
+    errors = {model: tree.model_errors(model) for model in job.models}
+    healthy = [model for model in job.models if errors[model] < 2] or list(job.models)
+    asked = sum(node.proposer == ProposerKind.LLM for node in tree.nodes)
+    return healthy[(job.seed + asked) % len(healthy)]
+
+
+def _wants_builtin_seed(job: JobView, tree: Tree) -> bool:
+    enough = job.builtin and job.budget.candidates >= MIN_BUDGET_FOR_BUILTIN_SEED
+    return enough and not tree.made_by(Operator.SEED, ProposerKind.BUILTIN)
+
+
+def _model_seeds(tree: Tree) -> int:
+    return sum(not seed.free for seed in tree.made_by(Operator.SEED, ProposerKind.LLM))
+
+
+def _wanted_seeds(job: JobView) -> int:
+    """A quarter of the budget, at least one for each model."""
+    return min(MAX_MODEL_SEEDS, max(len(job.models), job.budget.candidates // 4))
+
+
+def _has_space(node: Node) -> bool:
+    return node.ok and node.tunable and node.speedup is not None and node.operator != Operator.TUNE
+
+
+def _space_exhausted(tree: Tree, arm: Node) -> bool:
+    done = [child for child in tree.children(arm, Operator.TUNE) if not child.in_flight]
+    if any(child.failure == Failure.EXHAUSTED for child in done):
+        return True
+    latest = done[-MAX_DUPLICATES_IN_A_ROW:]
+    return len(latest) == MAX_DUPLICATES_IN_A_ROW and all(child.failure == Failure.DUPLICATE for child in latest)
+
+
+def _tuned_speedup(tree: Tree, arm: Node) -> float:
+    family = (arm, *tree.children(arm, Operator.TUNE))
+    return max(node.speedup or 0.0 for node in family if node.ok)

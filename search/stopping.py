@@ -1,0 +1,56 @@
+"""When a job ends and why: caps, the target, stagnation, and having nothing left to try.
+
+Two kinds of end. Caps on the machine's time, the target and a cancel end the job at once; what is in flight is dropped.
+The other rules only *hold* it: nothing new is started, what is paid for is still judged, and then the job ends.
+"""
+
+from __future__ import annotations
+
+from search.tree import Tree
+from search.types import JobView, StopReason
+
+MAX_FREE_REJECTIONS_PER_CANDIDATE = 3
+"""Duplicates and the like give their place in the budget back, so they need a bound of their own: every job ends."""
+
+MAX_PROVIDER_ERRORS = 5
+"""Failures in a row, after the first batch of calls that were in flight together, before the providers count as dead.
+Each of them comes after the retries inside one call."""
+
+
+def stop_now(job: JobView, tree: Tree) -> StopReason | None:
+    """The reason to end the job at once, whatever is in flight."""
+    if job.cancel_requested:
+        return StopReason.CANCELLED
+    if job.stop.target_speedup is not None and tree.best and (tree.best.speedup or 0.0) >= job.stop.target_speedup:
+        return StopReason.TARGET_REACHED
+    if job.budget.wall_s is not None and job.elapsed_s >= job.budget.wall_s:
+        return StopReason.BUDGET_WALL
+    if job.budget.gpu_s is not None and job.gpu_s >= job.budget.gpu_s:
+        return StopReason.BUDGET_GPU
+    return None
+
+
+def hold(job: JobView, tree: Tree) -> StopReason | None:
+    """The reason to start nothing new. The job ends with it once nothing is in flight."""
+    if tree.spent >= job.budget.candidates:
+        return StopReason.BUDGET_CANDIDATES
+    if job.models and job.budget.usd is not None and job.cost_usd >= job.budget.usd:
+        return StopReason.BUDGET_USD
+    if job.stop.stagnation is not None and tree.since_improvement >= job.stop.stagnation:
+        return StopReason.STAGNATED
+    if tree.free_rejections >= MAX_FREE_REJECTIONS_PER_CANDIDATE * job.budget.candidates:
+        return out_of_ideas(job, tree)
+    return None
+
+
+def out_of_ideas(job: JobView, tree: Tree) -> StopReason:
+    """The reason to end a job whose policy has nothing left to try."""
+    return StopReason.ERROR if providers_dead(job, tree) else StopReason.EXHAUSTED
+
+
+def providers_dead(job: JobView, tree: Tree) -> bool:
+    """Whether language models have failed so often in a row that asking again is pointless.
+
+    With N slots the first N failures may come from one short outage, so only those after them count.
+    """
+    return bool(job.models) and tree.provider_errors >= MAX_PROVIDER_ERRORS + max(job.slots, 1) - 1
