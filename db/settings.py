@@ -1,0 +1,110 @@
+"""The settings that every process shares, read from the environment (`KERNELWRIGHT_…`) in one place."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class SettingsError(Exception):
+    """A setting is missing or unusable; the message says which and what to set it to."""
+
+
+class MissingDatabaseUrl(SettingsError):
+    """KERNELWRIGHT_DATABASE_URL is not set: run `kernelwright up`, or set it to postgresql+psycopg://user@host/name."""
+
+    def __str__(self) -> str:
+        return str(self.__doc__)
+
+
+class MissingRedisUrl(SettingsError):
+    """KERNELWRIGHT_REDIS_URL is not set: run `kernelwright up`, or set it to redis://host:6379/0 or unix:///path/to/socket."""
+
+    def __str__(self) -> str:
+        return str(self.__doc__)
+
+
+class Settings(BaseSettings):
+    """What a process must know before it can start. Both URLs are secrets: they may carry passwords."""
+
+    model_config = SettingsConfigDict(env_prefix="KERNELWRIGHT_", extra="ignore", frozen=True)
+
+    home: Path = Path("~/.kernelwright")
+    """Where the embedded servers, the build cache and the logs live."""
+    database_url: SecretStr | None = None
+    redis_url: SecretStr | None = None
+    log_level: str = "INFO"
+    log_format: Literal["auto", "json", "console"] = "auto"
+    """`auto` is console on a terminal and JSON elsewhere."""
+    lease_s: float = Field(default=45.0, gt=0)
+    """How long a worker owns claimed work without renewing it."""
+    renew_s: float = Field(default=10.0, gt=0)
+    """How often a worker renews its lease and learns of a cancel."""
+    worker_gone_s: float = Field(default=60.0, gt=0)
+    """After how much silence a worker counts as gone."""
+
+    @property
+    def home_path(self) -> Path:
+        """The home with `~` resolved."""
+        return self.home.expanduser()
+
+    @property
+    def sqlalchemy_url(self) -> str:
+        """The database URL with the psycopg 3 driver named. Raises MissingDatabaseUrl."""
+        if self.database_url is None:
+            raise MissingDatabaseUrl
+        return sqlalchemy_url(self.database_url.get_secret_value())
+
+    @property
+    def broker_url(self) -> str:
+        """The Redis URL as Celery wants it (`redis+socket://` for a socket). Raises MissingRedisUrl."""
+        if self.redis_url is None:
+            raise MissingRedisUrl
+        return broker_url(self.redis_url.get_secret_value())
+
+    @property
+    def redis_client_url(self) -> str:
+        """The Redis URL as redis-py wants it (`unix://` for a socket). Raises MissingRedisUrl."""
+        if self.redis_url is None:
+            raise MissingRedisUrl
+        return redis_client_url(self.redis_url.get_secret_value())
+
+
+@lru_cache(maxsize=1)
+def get_settings() -> Settings:
+    """The settings of this process, read once. Tests that change the environment call `get_settings.cache_clear()`."""
+    return Settings()
+
+
+def sqlalchemy_url(url: str) -> str:
+    """`postgres://` and `postgresql://` name psycopg 3 here, whatever the default driver of the day is."""
+    scheme, separator, rest = url.partition("://")
+    if scheme in {"postgres", "postgresql"}:
+        return f"postgresql+psycopg{separator}{rest}"
+    return url
+
+
+def broker_url(url: str) -> str:
+    """Any accepted Redis URL in Celery's spelling: `unix:///s?db=1` becomes `redis+socket:///s?virtual_host=1`."""
+    return _respell(url, socket_scheme="redis+socket", database_key="virtual_host")
+
+
+def redis_client_url(url: str) -> str:
+    """Any accepted Redis URL in redis-py's spelling: `redis+socket:///s?virtual_host=1` becomes `unix:///s?db=1`."""
+    return _respell(url, socket_scheme="unix", database_key="db")
+
+
+def _respell(url: str, *, socket_scheme: str, database_key: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in {"unix", "redis+socket"}:
+        return url
+    query = [(database_key if key in {"db", "virtual_host"} else key, value) for key, value in parse_qsl(parts.query)]
+    respelt = urlunsplit(("x", parts.netloc, parts.path, urlencode(query), ""))
+    # urlunsplit drops the empty authority of `unix:///path`; both clients need all three slashes.
+    authority_and_path = respelt.removeprefix("x:").removeprefix("//")
+    return f"{socket_scheme}://{authority_and_path}"

@@ -1,0 +1,177 @@
+"""The words of the service: every state, verdict and queue name, once. Tables, API and workers use these and no others."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+
+class Verdict(StrEnum):
+    """What the judge found. `infra_error` says nothing about the candidate and never counts against it."""
+
+    OK = "ok"
+    BUILD_ERROR = "build_error"
+    LAUNCH_ERROR = "launch_error"
+    ILLEGAL_ACCESS = "illegal_access"
+    TIMEOUT = "timeout"
+    INCORRECT = "incorrect"
+    NONDETERMINISTIC = "nondeterministic"
+    SUSPICIOUS = "suspicious"
+    INFRA_ERROR = "infra_error"
+
+
+class JobState(StrEnum):
+    """Where a job is. It ends as `succeeded` with a verified best, as `failed` without one, or as `cancelled`."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    CANCELLING = "cancelling"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def terminal(self) -> bool:
+        """True when the job will never change again."""
+        return self in TERMINAL_JOB_STATES
+
+
+TERMINAL_JOB_STATES: Final = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
+
+
+class StopReason(StrEnum):
+    """Why a job ended."""
+
+    TARGET_REACHED = "target_reached"
+    BUDGET_CANDIDATES = "budget_candidates"
+    BUDGET_USD = "budget_usd"
+    BUDGET_WALL = "budget_wall"
+    BUDGET_GPU = "budget_gpu"
+    STAGNATED = "stagnated"
+    EXHAUSTED = "exhausted"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+class CandidateState(StrEnum):
+    """Where a candidate is; what was found about it is the verdict of its evaluation."""
+
+    PROPOSING = "proposing"
+    QUEUED = "queued"
+    EVALUATING = "evaluating"
+    EVALUATED = "evaluated"
+    REJECTED = "rejected"
+    CANCELLED = "cancelled"
+
+
+class Failure(StrEnum):
+    """Why a proposer produced no candidate. `provider_error` is also a proposer that crashed or whose worker was lost."""
+
+    NO_CODE = "no_code"
+    TRUNCATED = "truncated"
+    DIFF_FAILED = "diff_failed"
+    REFUSED = "refused"
+    PROVIDER_ERROR = "provider_error"
+    EXHAUSTED = "exhausted"
+    DUPLICATE = "duplicate"
+
+
+class WorkKind(StrEnum):
+    """What a unit of work does to its job."""
+
+    ADVANCE = "advance"
+    PROPOSE = "propose"
+    EVALUATE = "evaluate"
+
+
+class WorkState(StrEnum):
+    """Where a unit of work is. `dead` used up its attempts; `done`, `dead` and `cancelled` are final."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+
+
+class WorkerState(StrEnum):
+    """`draining` takes no new work; `gone` has been silent for a minute."""
+
+    ACTIVE = "active"
+    DRAINING = "draining"
+    GONE = "gone"
+
+
+class LlmCallState(StrEnum):
+    """`superseded` was paid for, but another call for the same proposal had finished first."""
+
+    STARTED = "started"
+    FINISHED = "finished"
+    SUPERSEDED = "superseded"
+
+
+class Operator(StrEnum):
+    """How a candidate came from its parents."""
+
+    SEED = "seed"
+    TRANSLATE = "translate"
+    REPAIR = "repair"
+    REFINE = "refine"
+    REWRITE = "rewrite"
+    CROSSOVER = "crossover"
+    TUNE = "tune"
+    PORT = "port"
+
+
+class Proposer(StrEnum):
+    """Who wrote a candidate."""
+
+    BUILTIN = "builtin"
+    LLM = "llm"
+    ASK_TELL = "ask/tell"
+
+
+class Language(StrEnum):
+    """The kernel languages: `cpp` for the cpu target only, `cuda` for GPUs only, `triton` for both (not timed on cpu)."""
+
+    CPP = "cpp"
+    TRITON = "triton"
+    CUDA = "cuda"
+
+
+class EventType(StrEnum):
+    """What can be read in a job's event log."""
+
+    JOB_CREATED = "job.created"
+    JOB_STARTED = "job.started"
+    JOB_IMPROVED = "job.improved"
+    JOB_CANCEL_REQUESTED = "job.cancel_requested"
+    JOB_FINISHED = "job.finished"
+    CANDIDATE_CREATED = "candidate.created"
+    CANDIDATE_PROPOSED = "candidate.proposed"
+    CANDIDATE_REJECTED = "candidate.rejected"
+    CANDIDATE_EVALUATING = "candidate.evaluating"
+    CANDIDATE_EVALUATED = "candidate.evaluated"
+    LLM_FINISHED = "llm.finished"
+    WORK_RETURNED = "work.returned"
+    WORK_REQUEUED = "work.requeued"
+    WORK_DEAD = "work.dead"
+    WORK_FENCED = "work.fenced"
+
+
+CPU: Final = "cpu"
+QUEUE_CONTROL: Final = "control"
+QUEUE_LLM: Final = "llm"
+QUEUE_CPU: Final = "cpu"
+
+
+def target_queue(hardware: str) -> str:
+    """The queue on which candidates for this hardware are evaluated: `cpu`, or `gpu.<hardware>`."""
+    return QUEUE_CPU if hardware == CPU else f"gpu.{hardware}"
+
+
+def queue_hardware(queue: str) -> str | None:
+    """The hardware behind a queue, or None for queues that need none (`control`, `llm`)."""
+    if queue == QUEUE_CPU:
+        return CPU
+    return queue.removeprefix("gpu.") if queue.startswith("gpu.") else None
