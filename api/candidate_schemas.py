@@ -1,0 +1,50 @@
+"""Candidates on the wire: one line of a list, and the whole with source and report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from api.schemas import Resource, Usd, UtcTime
+from db.vocabulary import CandidateState, Operator, Proposer, Verdict
+
+
+class Candidate(Resource):
+    """Where a candidate came from, where it is (`state`) and what was found (`verdict`, null until it was judged)."""
+
+    id: str
+    job_id: str
+    ordinal: int
+    operator: Operator
+    proposer: Proposer
+    model: str | None
+    parents: list[str]
+    plan: str | None
+    params: dict[str, Any] | None
+    state: CandidateState
+    failure: str | None
+    failure_detail: str | None
+    duplicate_of: str | None
+    cost_usd: Usd
+    created_at: UtcTime
+    verdict: Verdict | None
+    reason: str | None
+    timed: bool | None
+    latency_us: float | None
+    speedup: float | None
+    ci95: tuple[float, float] | None
+    baseline: str | None
+    evaluated_at: UtcTime | None
+    links: dict[str, str]
+
+
+class CandidateDetail(Candidate):
+    """With the source and the judge's whole report: checks, workloads, samples, profile, environment, log."""
+
+    source: str | None
+    report: dict[str, Any] | None
+
+
+class CandidatePage(Resource):
+    data: list[Candidate]
+    next_cursor: str | None
+    has_more: bool

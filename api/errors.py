@@ -1,0 +1,231 @@
+"""Every way in which the API says no, as one tree; it feeds the OpenAPI document and the problem+json answers.
+
+    ApiError                       status, title and type are the class's; its docstring is the default detail
+    ├── BrokenJson        400      the body is no JSON
+    ├── NotFound          404      nothing at this address
+    │   ├── UnknownJob  UnknownCandidate  UnknownProblem
+    │   └── NoBestYet  NoSource  NoLog
+    ├── WrongMethod       405
+    ├── BodyTooLarge      413
+    ├── NotJson           415      a body that does not say that it is JSON
+    ├── Invalid           422      fields or parameters at fault, each with a pointer
+    │   └── KeyReused     422      an Idempotency-Key that was used for another body
+    ├── Internal          500      a fault of ours; what it was stays in the server's log
+    └── Unavailable       503      the database cannot be reached now
+
+An answer is application/problem+json (RFC 9457): {type, title, status, detail, instance, request_id, errors}.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, NotRequired, TypedDict
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class FieldError(TypedDict):
+    """One thing at fault: `pointer` is a JSON pointer into the body (`#/budget/usd`) or a query parameter (`?limit`)."""
+
+    pointer: str
+    detail: str
+
+
+class ProblemDocument(TypedDict):
+    """The body of every answer that says no."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    request_id: str
+    errors: NotRequired[list[FieldError]]
+
+
+class ApiError(Exception):
+    """The request could not be served."""
+
+    status: int = 500
+    title: str = "The request could not be served"
+    slug: str = "error"
+
+    def __init__(
+        self,
+        detail: str | None = None,
+        *,
+        errors: Sequence[FieldError] = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.detail = detail or self.default_detail()
+        self.errors = list(errors)
+        self.headers = dict(headers or {})
+        super().__init__(self.detail)
+
+    @classmethod
+    def default_detail(cls) -> str:
+        """The docstring in one line: what happened and what to do."""
+        return " ".join(inspect.cleandoc(cls.__doc__ or "").split())
+
+    def document(self, instance: str, request_id: str) -> ProblemDocument:
+        """The answer's body; `instance` is the path that was asked for."""
+        document = ProblemDocument(
+            type=f"urn:kernelwright:error:{self.slug}",
+            title=self.title,
+            status=self.status,
+            detail=self.detail,
+            instance=instance,
+            request_id=request_id,
+        )
+        if self.errors:
+            document["errors"] = self.errors
+        return document
+
+
+class BrokenJson(ApiError):
+    """The body is not JSON."""
+
+    status = 400
+    title = "Broken JSON"
+    slug = "broken-json"
+
+
+class NotFound(ApiError):
+    """There is nothing at this address. The addresses are listed in /openapi.json and shown at /docs."""
+
+    status = 404
+    title = "Not found"
+    slug = "not-found"
+
+
+class UnknownJob(NotFound):
+    """There is no job with this id. GET /v1/jobs lists the jobs."""
+
+    title = "Unknown job"
+    slug = "unknown-job"
+
+
+class UnknownCandidate(NotFound):
+    """There is no candidate with this id. GET /v1/jobs/{id}/candidates lists a job's candidates."""
+
+    title = "Unknown candidate"
+    slug = "unknown-candidate"
+
+
+class UnknownProblem(NotFound):
+    """There is no bundled problem with this name. GET /v1/problems lists them."""
+
+    title = "Unknown problem"
+    slug = "unknown-problem"
+
+
+class NoBestYet(NotFound):
+    """No candidate of this job is verified and timed yet. GET /v1/jobs/{id}?wait=30 tells when that changes."""
+
+    title = "No best candidate yet"
+    slug = "no-best-yet"
+
+
+class NoSource(NotFound):
+    """This candidate has no source: it is still being proposed, or its proposer gave none (see its `failure`)."""
+
+    title = "No source"
+    slug = "no-source"
+
+
+class NoLog(NotFound):
+    """This candidate has no log: it was not evaluated yet (see its `state`)."""
+
+    title = "No log"
+    slug = "no-log"
+
+
+class WrongMethod(ApiError):
+    """This address does not take this method; the Allow header says which it takes."""
+
+    status = 405
+    title = "Method not allowed"
+    slug = "method-not-allowed"
+
+
+class BodyTooLarge(ApiError):
+    """The body is larger than this server accepts."""
+
+    status = 413
+    title = "Body too large"
+    slug = "body-too-large"
+
+
+class NotJson(ApiError):
+    """send JSON: curl --json @job.json, or add -H 'Content-Type: application/json'"""
+
+    status = 415
+    title = "Not JSON"
+    slug = "not-json"
+
+
+class Invalid(ApiError):
+    """The request does not fit; `errors` names each field or parameter at fault."""
+
+    status = 422
+    title = "Invalid request"
+    slug = "invalid"
+
+
+class KeyReused(Invalid):
+    """This Idempotency-Key was used for another body. Use a new key for a new job, or send the first body again."""
+
+    title = "Idempotency-Key reused"
+    slug = "idempotency-key-reused"
+
+
+class Internal(ApiError):
+    """The server failed on this request. Tell its operator the request_id: the log has what happened."""
+
+    status = 500
+    title = "Internal error"
+    slug = "internal"
+
+
+class Unavailable(ApiError):
+    """The service cannot reach its database now. Nothing was stored; try again in a few seconds."""
+
+    status = 503
+    title = "Unavailable"
+    slug = "unavailable"
+
+    def __init__(self, detail: str | None = None, *, errors: Sequence[FieldError] = ()) -> None:
+        super().__init__(detail, errors=errors, headers={"Retry-After": "2"})
+
+
+def invalid(pointer: str, detail: str) -> Invalid:
+    """An `Invalid` with one thing at fault, its text in the detail too, so that a reader of one line sees it."""
+    return Invalid(f"{pointer}: {detail}", errors=[FieldError(pointer=pointer, detail=detail)])
+
+
+def from_status(status: int, detail: str | None, headers: Mapping[str, str] | None) -> ApiError:
+    """The error for a bare HTTP status, as the framework raises it for an unknown path or a wrong method."""
+    for kind in (NotFound, WrongMethod, BodyTooLarge, NotJson, Invalid, BrokenJson):
+        if kind.status == status:
+            # The framework's own texts ("Not Found") say less than our docstrings.
+            return kind(None if kind in (NotFound, WrongMethod) else detail, headers=headers)
+    error = ApiError(detail, headers=headers)
+    error.status = status
+    return error
+
+
+def responses(*kinds: type[ApiError]) -> dict[int | str, dict[str, Any]]:
+    """The OpenAPI `responses` of an operation that may answer with these errors, examples included."""
+    described: dict[int | str, dict[str, Any]] = {}
+    for kind in kinds:
+        entry = described.setdefault(kind.status, {"description": kind.title, "content": {MEDIA_TYPE: _media()}})
+        if kind.title not in entry["description"]:
+            entry["description"] += f"; {kind.title[0].lower()}{kind.title[1:]}"
+        example = kind().document("/v1/...", "req_0197f0c2a4b87d6e")
+        entry["content"][MEDIA_TYPE]["examples"][kind.slug] = {"summary": kind.title, "value": example}
+    return described
+
+
+def _media() -> dict[str, Any]:
+    return {"schema": {"$ref": "#/components/schemas/ProblemDocument"}, "examples": {}}

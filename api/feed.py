@@ -1,0 +1,161 @@
+"""What wakes the long-polls and the event streams: one LISTEN connection per API process, never one per waiter.
+
+A notification only says "something happened in this job"; the waiter then reads the rows. So a lost notification costs
+time, never truth, and time is bounded: while the connection is down (or behind a pooler that swallows NOTIFY) one query
+every half second asks for the newest event of all watched jobs at once, and every five seconds it does so anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from api.store import Store
+from db import events
+
+POLL_S = 0.5
+SWEEP_S = 5.0
+RECONNECT_S = 1.0
+
+log = structlog.get_logger("api")
+
+
+class Feed:
+    """Runs for the life of the application. All of it lives on one event loop, so plain attributes are safe."""
+
+    def __init__(self, engine: AsyncEngine, store: Store, *, poll_s: float = POLL_S, sweep_s: float = SWEEP_S) -> None:
+        self._engine = engine
+        self._store = store
+        self._poll_s = poll_s
+        self._sweep_s = sweep_s
+        self._condition = asyncio.Condition()
+        self._watchers: Counter[str] = Counter()
+        self._ticks: Counter[str] = Counter()
+        self._seen: dict[str, int] = {}
+        self._stopped = False
+        self.listening = False
+
+    @property
+    def stopped(self) -> bool:
+        """True once the process is going down: waiters answer with what they have."""
+        return self._stopped
+
+    @contextmanager
+    def watch(self, job_id: str) -> Iterator[Watch]:
+        """Count this job among the watched ones for as long as the block lasts."""
+        self._watchers[job_id] += 1
+        try:
+            yield Watch(self, job_id)
+        finally:
+            self._watchers[job_id] -= 1
+            if not self._watchers[job_id]:
+                for record in (self._watchers, self._ticks, self._seen):
+                    record.pop(job_id, None)
+
+    async def run(self) -> None:
+        """Feed the waiters until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._listen())
+            tasks.create_task(self._poll())
+
+    async def stop(self) -> None:
+        """Let every waiter go: a stream that never ends would hold up the shutdown."""
+        async with self._condition:
+            self._stopped = True
+            self._condition.notify_all()
+
+    def ticks(self, job_id: str) -> int:
+        """How often something happened in a watched job."""
+        return self._ticks[job_id]
+
+    async def wait_beyond(self, job_id: str, mark: int) -> None:
+        """Return when something happened in the job since `mark`, or when the feed stops."""
+        async with self._condition:
+            await self._condition.wait_for(lambda: self._stopped or self._ticks[job_id] != mark)
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                await self._hear()
+            except psycopg.Error as error:
+                log.warning("feed.listen_lost", why=str(error).strip(), poll_s=self._poll_s)
+            finally:
+                self.listening = False
+            await asyncio.sleep(RECONNECT_S)
+
+    async def _hear(self) -> None:
+        async with await self._connect() as connection:
+            await connection.execute(f"LISTEN {events.CHANNEL}".encode())
+            self.listening = True
+            log.info("feed.listening", channel=events.CHANNEL)
+            await self._tick(*self._watchers)  # what happened while nobody listened
+            async for notice in connection.notifies():
+                await self._tick(notice.payload)
+
+    async def _connect(self) -> psycopg.AsyncConnection[Any]:
+        arguments, options = self._engine.dialect.create_connect_args(self._engine.url)
+        # A dead peer must not look like a quiet one: without these the kernel asks after two hours.
+        options |= {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "connect_timeout": 5}
+        options |= {"application_name": "kernelwright-api-feed"}
+        return await psycopg.AsyncConnection.connect(*arguments, autocommit=True, **options)
+
+    async def _poll(self) -> None:
+        silent_s = 0.0
+        while True:
+            await asyncio.sleep(self._poll_s)
+            silent_s += self._poll_s
+            if self._watchers and (not self.listening or silent_s >= self._sweep_s):
+                silent_s = 0.0
+                await self._sweep()
+
+    async def _sweep(self) -> None:
+        try:
+            newest = await self._store.read(events.newest, list(self._watchers))
+        except SQLAlchemyError as error:
+            log.warning("feed.poll_failed", why=str(error).partition("\n")[0])
+            return
+        changed = [job_id for job_id, seq in newest.items() if self._seen.get(job_id) != seq]
+        self._seen.update((job_id, newest[job_id]) for job_id in changed if job_id in self._watchers)
+        await self._tick(*changed)
+
+    async def _tick(self, *job_ids: str) -> None:
+        watched = [job_id for job_id in job_ids if job_id in self._watchers]
+        if not watched:
+            return
+        async with self._condition:
+            self._ticks.update(watched)
+            self._condition.notify_all()
+
+
+class Watch:
+    """One waiter's view of one job: take a mark, read the rows, then wait until something happened after the mark."""
+
+    def __init__(self, feed: Feed, job_id: str) -> None:
+        self._feed = feed
+        self._job_id = job_id
+
+    @property
+    def over(self) -> bool:
+        """True when waiting has no sense any more: the process is going down."""
+        return self._feed.stopped
+
+    def mark(self) -> int:
+        """To be taken before the rows are read, so that nothing falls between the reading and the waiting."""
+        return self._feed.ticks(self._job_id)
+
+    async def beyond(self, mark: int, timeout_s: float) -> bool:
+        """Wait for something after `mark`; False when `timeout_s` passed without."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._feed.wait_beyond(self._job_id, mark)
+        except TimeoutError:
+            return False
+        return True

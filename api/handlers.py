@@ -1,0 +1,96 @@
+"""From what is raised below an endpoint to the one error form that clients see."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from api.errors import MEDIA_TYPE, ApiError, BrokenJson, FieldError, Invalid, Unavailable, from_status
+
+log = structlog.get_logger("api")
+
+# What each place of a request is called in a pointer; a body's own pointer is a JSON pointer in fragment form.
+_PLACES = {"body": "#", "query": "?", "path": "path:", "header": "header:"}
+
+
+def install(app: FastAPI) -> None:
+    """Register every handler on the application."""
+    app.add_exception_handler(ApiError, _api_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(HTTPException, _http_exception)
+    for kind in (OperationalError, InterfaceError, PoolTimeout):
+        app.add_exception_handler(kind, _database_error)
+
+
+def answer(request: Request, error: ApiError) -> Response:
+    """The problem+json answer for an error."""
+    document = error.document(request.url.path, request.state.request_id)
+    return Response(json.dumps(document), error.status, headers=error.headers, media_type=MEDIA_TYPE)
+
+
+def field_errors(errors: Sequence[Any]) -> list[FieldError]:
+    """Pydantic's findings as pointer and text, in the order found."""
+    return [FieldError(pointer=pointer(error["loc"]), detail=_detail(error)) for error in errors]
+
+
+def pointer(loc: Sequence[str | int]) -> str:
+    """`("body", "budget", "usd")` is `#/budget/usd`; `("query", "limit")` is `?limit`."""
+    place, *steps = loc
+    # Pydantic marks an error in a mapping's key by this pseudo step.
+    parts = [str(step) for step in steps if step != "[key]"]
+    if place == "body":
+        return "#" + "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in parts)
+    return _PLACES.get(str(place), f"{place}:") + ".".join(parts)
+
+
+def _detail(error: Any) -> str:
+    if error["type"] == "extra_forbidden":
+        return "unknown field"
+    if error["type"] == "missing":
+        return "is missing"
+    message = str(error["msg"])
+    return message[:1].lower() + message[1:]
+
+
+async def _api_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return answer(request, error)
+
+
+async def _validation_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    found = error.errors()
+    broken = [each for each in found if each["type"] == "json_invalid"]
+    if broken:
+        return answer(request, _broken_json(str(error.body), int(broken[0]["loc"][1]), broken[0]["ctx"]["error"]))
+    errors = field_errors(found)
+    named = "; ".join(f"{each['pointer']}: {each['detail']}" for each in errors[:3])
+    more = f"; and {len(errors) - 3} more" if len(errors) > 3 else ""
+    return answer(request, Invalid(named + more, errors=errors))
+
+
+def _broken_json(body: str, position: int, why: str) -> BrokenJson:
+    line = body.count("\n", 0, position) + 1
+    column = position - body.rfind("\n", 0, position)
+    return BrokenJson(f"the body is not JSON: line {line}, column {column}: {why}")
+
+
+async def _http_exception(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return answer(request, from_status(error.status_code, error.detail, error.headers))
+
+
+async def _database_error(request: Request, error: Exception) -> Response:
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    log.warning("database.unavailable", why=str(cause), path=request.url.path)
+    return answer(request, Unavailable())

@@ -1,0 +1,87 @@
+"""What the resources have in common: the field types and the two base models, one for what comes in, one for what goes out.
+
+Times are RFC 3339 in UTC, durations end in `_s` or `_us`, money is a decimal string in US dollars.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PlainSerializer,
+    WithJsonSchema,
+)
+from pydantic_core import PydanticCustomError
+
+_MONEY_TEXT = 'money is a decimal string of US dollars, such as "5.00"'
+# NUMERIC(18, 9) holds it; nobody searches for a billion dollars.
+_MOST_USD = Decimal(1_000_000)
+
+
+class Body(BaseModel):
+    """What a client sends: a field that we do not know is refused by name, so that a typing error never passes silently."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Resource(BaseModel):
+    """What the API answers."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+def storable(text: str) -> str:
+    """Refuse what PostgreSQL cannot store as text: NUL characters and lone surrogates, both legal in JSON."""
+    try:
+        encoded = text.encode()
+    except UnicodeEncodeError as error:
+        raise PydanticCustomError("not_text", "holds a lone surrogate, which is no character") from error
+    if b"\0" in encoded:
+        raise PydanticCustomError("not_text", "holds a NUL character")
+    return text
+
+
+def _money(value: Any) -> Decimal:
+    # A JSON number is a binary float by the time it gets here: 0.1 would already be another amount.
+    if not isinstance(value, str):
+        raise PydanticCustomError("money", _MONEY_TEXT)
+    try:
+        amount = Decimal(value)
+    except InvalidOperation as error:
+        raise PydanticCustomError("money", _MONEY_TEXT) from error
+    if not amount.is_finite() or not 0 <= amount <= _MOST_USD or -int(amount.as_tuple().exponent) > 6:
+        raise PydanticCustomError("money", f"{_MONEY_TEXT}: from 0 to 1000000, at most six decimals")
+    return amount
+
+
+def money_text(amount: Decimal) -> str:
+    """An amount as the API writes it: plain digits, at least two decimals and no more than are needed."""
+    plain = format(amount, "f")
+    whole, _, cents = plain.partition(".")
+    return f"{whole}.{cents.rstrip('0').ljust(2, '0')}"
+
+
+def _utc(at: datetime) -> datetime:
+    return at.astimezone(UTC)
+
+
+_MONEY_SCHEMA = {"type": "string", "format": "decimal", "examples": ["5.00"]}
+
+Text = Annotated[str, AfterValidator(storable)]
+"""A string that can be stored."""
+
+UsdIn = Annotated[Decimal, BeforeValidator(_money), PlainSerializer(money_text), WithJsonSchema(_MONEY_SCHEMA)]
+"""US dollars as a client sends them."""
+
+Usd = Annotated[Decimal, PlainSerializer(money_text, when_used="json"), WithJsonSchema(_MONEY_SCHEMA)]
+"""US dollars as the API answers them."""
+
+UtcTime = Annotated[AwareDatetime, AfterValidator(_utc)]
+"""A moment; whatever its zone was, it is answered in UTC."""

@@ -1,0 +1,32 @@
+"""How the asynchronous API runs the synchronous query functions of `db`: each call is one short session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
+
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Session
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Store:
+    """Hands a session to a function and takes it back when the function returns.
+
+    No request holds a connection while it waits for something else, so ten connections serve thousands of waiters.
+    """
+
+    def __init__(self, sessions: async_sessionmaker[AsyncSession]) -> None:
+        self._sessions = sessions
+
+    async def read(self, query: Callable[Concatenate[Session, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a query function in a transaction that is rolled back."""
+        async with self._sessions() as session:
+            return await session.run_sync(query, *args, **kwargs)
+
+    async def write(self, change: Callable[Concatenate[Session, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a function that changes rows in a transaction that is committed when it returns, rolled back if it raises."""
+        async with self._sessions.begin() as session:
+            return await session.run_sync(change, *args, **kwargs)
