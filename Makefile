@@ -1,0 +1,61 @@
+# make demo | test | lint | up | clean-venv
+#
+# Everything runs in one virtual environment, .venv, made at the first call and reused: the stamp in it is older than the
+# lock or pyproject.toml exactly when something has to be installed.
+
+# The lock was made with 3.11; `make PYTHON=/path/to/python3.13 test` takes another.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v $$p; break; }; done)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.kernelwright-installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help demo up test lint format install clean-venv
+
+help:
+	@echo "make demo   watch one real search, from a REST call to a verified faster kernel (no GPU, no key needed)"
+	@echo "make up     Postgres, Valkey, the API and the workers on this machine: http://127.0.0.1:8080"
+	@echo "make test   the tests: unit, integration (embedded servers), acceptance (real workers)"
+	@echo "make lint   ruff, mypy --strict, the import contracts"
+
+demo: $(STAMP)
+	@$(BIN)/kernelwright demo
+
+up: $(STAMP)
+	@$(BIN)/kernelwright up
+
+test: $(STAMP)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+install: $(STAMP)
+
+# torch first and spelled exactly: of the builds that satisfy it, the one this machine offers is kept by all that follows.
+# litellm by hash and without its dependencies (they are in the lock): see requirements/litellm.txt.
+$(STAMP): requirements/lock.txt requirements/litellm.txt pyproject.toml | $(BIN)/python
+	@echo "Installing into $(VENV): torch ..."
+	@$(PIP) install --quiet torch==2.13.0
+	@echo "Installing into $(VENV): litellm, by its hash ..."
+	@$(PIP) install --quiet --no-deps --require-hashes -r requirements/litellm.txt
+	@echo "Installing into $(VENV): the rest of the lock ..."
+	@$(PIP) install --quiet -r requirements/lock.txt
+	@$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "Kernelwright needs Python 3.11 or newer; none was found. Install one, or: make PYTHON=/path/to/it" >&2; exit 1; }
+	@"$(PYTHON)" -m venv $(VENV) || { echo "python -m venv failed; on Debian and Ubuntu: apt install python3-venv" >&2; rm -rf $(VENV); exit 1; }
+
+clean-venv:
+	rm -rf $(VENV)

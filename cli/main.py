@@ -1,0 +1,115 @@
+"""The `kernelwright` command. Each subcommand's module is imported only when that subcommand runs.
+
+So `kernelwright evaluate` needs nothing but torch, and `kernelwright submit` on a laptop needs neither torch nor a
+database driver: keep this module free of imports of ours.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import typer
+
+from cli.errors import CliError
+
+_SETTINGS = {"help_option_names": ["-h", "--help"]}
+
+
+class MissingPackage(CliError):
+    """`kernelwright {command}` needs the Python package {package}, which is not installed: pip install
+    'kernelwright[all]' (or one of its extras: api, llm, gpu, embedded)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Lazy:
+    """Where a subcommand lives, and its line in the list of commands."""
+
+    place: str
+    summary: str
+
+    def load(self, name: str) -> typer.Typer:
+        """The command itself, its module imported. Raises MissingPackage when that cannot be done here."""
+        module, _, function = self.place.partition(":")
+        command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings=_SETTINGS)
+        try:
+            command.command(name)(getattr(importlib.import_module(module), function))
+        except ModuleNotFoundError as error:
+            raise MissingPackage(command=name, package=error.name) from error
+        return command
+
+
+COMMANDS = {
+    "up": _Lazy("cli.up:up", "Start everything on this machine: Postgres, Valkey, the API and the workers."),
+    "demo": _Lazy("cli.demo:demo", "Watch one real search from a REST call to a verified faster kernel."),
+    "submit": _Lazy("cli.commands.submit:submit", "Submit a problem: one of the bundled ones or a file of your own."),
+    "watch": _Lazy("cli.commands.watch:watch", "Follow a job until it ends."),
+    "jobs": _Lazy("cli.commands.jobs:jobs", "List jobs."),
+    "best": _Lazy("cli.commands.jobs:best", "Print a job's best kernel, or its evidence."),
+    "candidates": _Lazy("cli.commands.jobs:candidates", "List a job's candidates with their verdicts."),
+    "cancel": _Lazy("cli.commands.jobs:cancel", "Cancel a job."),
+    "problems": _Lazy("cli.commands.catalog:problems", "List the problems that the service knows by name."),
+    "workers": _Lazy("cli.commands.catalog:workers", "List the workers and what they can do."),
+    "evaluate": _Lazy("cli.evaluate:evaluate", "Judge candidates here, alone: no database, no network."),
+    "worker": _Lazy("cli.worker:worker", "Run workers against a Postgres and a Redis of your own."),
+    "migrate": _Lazy("cli.migrate:migrate", "Bring the database's schema up to date."),
+    "doctor": _Lazy("cli.doctor:doctor", "Say what this machine has and what it lacks."),
+}
+
+
+app = typer.Typer(
+    help="Kernelwright searches for a faster kernel for a PyTorch operation, and believes only its judge.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings=_SETTINGS,
+)
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: bool = typer.Option(False, "--version", help="Print the version and leave.")) -> None:
+    if version:
+        typer.echo(f"kernelwright {_version()}")
+        raise typer.Exit
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("kernelwright")
+    except metadata.PackageNotFoundError:
+        return "(run from a checkout, not installed)"
+
+
+def _hand_over(name: str, lazy: _Lazy) -> Callable[[typer.Context], None]:
+    """A command that knows nothing but its name and hands all its arguments, --help too, to the real one."""
+
+    def run(context: typer.Context) -> None:
+        lazy.load(name)(args=context.args, prog_name=context.command_path)
+
+    return run
+
+
+for _name, _lazy in COMMANDS.items():
+    app.command(
+        _name,
+        help=_lazy.summary,
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False},
+    )(_hand_over(_name, _lazy))
+
+
+def main() -> None:
+    """Entry point: a CliError becomes one sentence on stderr and its exit code."""
+    try:
+        app()
+    except CliError as error:
+        typer.echo(f"kernelwright: {error}", err=True)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()
