@@ -139,6 +139,7 @@ class DryRun(TypedDict):
     valid: bool
     job: dict[str, Any]
     problem: Problem
+    warnings: list[str]
 
 
 class Cancelled(TypedDict):

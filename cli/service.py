@@ -1,0 +1,102 @@
+"""What every command that speaks to the API shares: its options, and how a refusal or silence ends the command.
+
+    CliError
+    ├── UnusableInput     exit 2   what was typed cannot be sent
+    ├── RefusedByService  exit 2   the API said no: which field, and why
+    ├── ServiceFailed     exit 4   the API itself is in trouble
+    └── NoService         exit 4   nobody answers at that URL
+
+Exit 1 and 3 are kept for what became of a job: see `cli.commands.watch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, ClassVar
+from urllib.parse import urlsplit
+
+import typer
+
+from cli.client import ApiError, Client, Unreachable
+from cli.errors import CliError
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+
+UrlOption = Annotated[
+    str, typer.Option("--url", envvar="KERNELWRIGHT_URL", metavar="URL", help="Where the Kernelwright API listens.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line, and nothing else on stdout.")]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The id of a job, job_… .")]
+
+
+class UnusableInput(CliError):
+    """{problem}"""
+
+    exit_code: ClassVar[int] = 2
+
+
+class RefusedByService(CliError):
+    """{problem}"""
+
+    exit_code: ClassVar[int] = 2
+
+
+class ServiceFailed(CliError):
+    """The service at {url} failed: {problem}"""
+
+    exit_code: ClassVar[int] = 4
+
+
+class NoService(CliError):
+    """No Kernelwright answers at {url} ({why}). Start one with `kernelwright up`, or name another with --url or
+    KERNELWRIGHT_URL."""
+
+    exit_code: ClassVar[int] = 4
+
+
+@contextmanager
+def service(url: str) -> Iterator[Client]:
+    """A client of the API at `url`, for a `with` block.
+
+    Raises UnusableInput, RefusedByService, ServiceFailed or NoService, also for what the block does with the client.
+    """
+    try:
+        with Client(checked_url(url)) as client:
+            yield client
+    except Unreachable as error:
+        raise NoService(url=url, why=_why(error)) from error
+    except ApiError as error:
+        kind = RefusedByService if error.status < 500 else ServiceFailed
+        raise kind(url=url, problem=_one_line(error)) from error
+
+
+def checked_url(url: str) -> str:
+    """The URL as given, when it can be one. Raises UnusableInput."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise UnusableInput(problem=f"{url!r} is no URL of a service: write it like {DEFAULT_URL}")
+    return url
+
+
+def key_value(label: str) -> tuple[str, str]:
+    """A label's two halves, from `KEY=VALUE`. Raises UnusableInput."""
+    key, equals, value = label.partition("=")
+    if not equals or not key:
+        raise UnusableInput(problem=f"--label {label!r} is no KEY=VALUE")
+    return key, value
+
+
+def _why(error: Unreachable) -> str:
+    cause = error.__cause__ or error
+    return str(cause) or type(cause).__name__
+
+
+def _one_line(error: ApiError) -> str:
+    faults = [f"{fault['pointer']}: {fault['detail']}" for fault in error.errors]
+    # The API repeats a single fault in its detail.
+    return "; ".join([error.detail, *(fault for fault in faults if fault not in error.detail)])

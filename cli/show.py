@@ -1,0 +1,111 @@
+"""How results look as text: one wording of a speedup, a latency and a verdict for tables and for plain lines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from cli.client import Job
+
+# One line of a terminal; what is longer belongs to --json.
+_VALUE_CHARS = 120
+
+STATE_STYLE = {"succeeded": "green", "failed": "red", "cancelled": "yellow", "running": "cyan", "cancelling": "yellow"}
+
+
+def on_terminal() -> bool:
+    """Whether stdout is a terminal: a live table there, plain lines elsewhere."""
+    return sys.stdout.isatty()
+
+
+def console() -> Console:
+    """A console on the present stdout. Its words are the service's data, so nothing in them is taken for markup."""
+    return Console(highlight=False, markup=False, emoji=False)
+
+
+def put_json(value: object) -> None:
+    """One JSON value on one line, at once: a reader of the pipe must not wait for a buffer."""
+    typer.echo(json.dumps(value, ensure_ascii=False))
+
+
+def note(text: str) -> None:
+    """A line for the reader, on stderr: stdout stays what a script wants."""
+    typer.echo(text, err=True)
+
+
+def speedup(value: float | None) -> str:
+    """`1.83x`, or a dash."""
+    return "-" if value is None else f"{value:.2f}x"
+
+
+def latency(value_us: float | None) -> str:
+    """`12.3 us` or `4.56 ms`, or a dash."""
+    if value_us is None:
+        return "-"
+    return f"{value_us:.1f} us" if value_us < 1000 else f"{value_us / 1000:.2f} ms"
+
+
+def interval(ci95: Sequence[float] | None) -> str:
+    """`[1.80, 1.86]`, or nothing."""
+    return "" if not ci95 else f"[{ci95[0]:.2f}, {ci95[1]:.2f}]"
+
+
+def moment(at: str | None) -> str:
+    """An RFC 3339 time in the reader's zone, to the second, or a dash."""
+    return "-" if at is None else datetime.fromisoformat(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def target(job: Job) -> str:
+    """`cpu:cpp`, as --target takes it."""
+    return f"{job['target']['hardware']}:{job['target']['language']}"
+
+
+def fields(values: Mapping[str, Any]) -> str:
+    """`verdict=ok speedup=1.83`: what has no value is left out, what is long is cut."""
+    return " ".join(f"{name}={_value(value)}" for name, value in values.items() if value not in (None, "", [], {}))
+
+
+def outcome(job: Job) -> str:
+    """A job in one line: how it ended or where it is, its best and what it cost."""
+    tried = job["progress"]["candidates"].get("evaluated", 0)
+    parts = [f"{job['state']} ({job['stop_reason']})" if job["stop_reason"] else job["state"]]
+    best = job["best"]
+    if best is not None:
+        against = f" over {best['baseline']}" if best["baseline"] else ""
+        gain = f"{speedup(best['speedup'])} {interval(best['ci95'])}".rstrip()
+        parts.append(f"best {gain}{against}, {latency(best['latency_us'])}")
+    elif job["error"]:
+        parts.append(job["error"])
+    parts.append(f"{tried} candidates judged, ${job['cost']['llm_usd']}, {job['cost']['gpu_s']:.0f} GPU s")
+    return ": ".join((job["id"], "; ".join(parts)))
+
+
+def table(columns: Iterable[str], rows: Iterable[Sequence[str]], *, empty: str) -> None:
+    """Rows as a table on a terminal, tab-separated with a heading when piped. `empty` says what none means."""
+    heads, lines = list(columns), [list(row) for row in rows]
+    if not lines:
+        note(empty)
+    elif on_terminal():
+        grid = Table(*heads, box=None, header_style="bold", pad_edge=False)
+        for line in lines:
+            grid.add_row(*line)
+        console().print(grid)
+    else:
+        for line in [heads, *lines]:
+            typer.echo("\t".join(" ".join(cell.split()) for cell in line))
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = " ".join(text.split())
+    text = text if len(text) <= _VALUE_CHARS else f"{text[:_VALUE_CHARS]}…"
+    return f'"{text}"' if isinstance(value, str) and (" " in text or "=" in text) else text
