@@ -96,6 +96,9 @@ class EmbeddedPostgres:
         """Exit status of the server, None while it runs or when it was never started."""
         return self.process.poll() if self.process is not None else None
 
+    def ask_to_stop(self) -> None:
+        """Nothing: a server of data stops after everything that uses it, in `stop`."""
+
     def stop(self) -> None:
         """Stop the server (fast shutdown) and wait for it. Does nothing when it is not running."""
         if self.process is not None:

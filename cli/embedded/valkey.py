@@ -88,6 +88,9 @@ class EmbeddedValkey:
         """Exit status of the server, None while it runs or when it was never started."""
         return self.process.poll() if self.process is not None else None
 
+    def ask_to_stop(self) -> None:
+        """Nothing: a server of data stops after everything that uses it, in `stop`."""
+
     def stop(self) -> None:
         """Stop the server, which flushes its log first. Does nothing when it is not running."""
         if self.process is not None:
