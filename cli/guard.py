@@ -14,9 +14,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
+from cli.descendants import become_subreaper, leave_none
 from cli.errors import CliError
 from cli.launch import die_with_parent
-from cli.processes import become_subreaper, leave_none
 
 _GRACE_S = 5.0
 _FORWARDED = {signal.SIGINT: signal.SIGINT, signal.SIGTERM: signal.SIGTERM, signal.SIGHUP: signal.SIGTERM}

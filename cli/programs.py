@@ -13,7 +13,7 @@ from typing import IO, Protocol
 
 from cli.embedded.home import disk_errors, last_words
 from cli.errors import CliError
-from cli.process import spawn
+from cli.spawn import spawn
 
 _POLL_S = 0.05
 _LOG_LIMIT_BYTES = 20_000_000

@@ -19,8 +19,8 @@ from types import FrameType
 
 import structlog
 
+from cli.descendants import kill_strays
 from cli.errors import CliError
-from cli.processes import kill_strays
 from cli.programs import Service
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -49,7 +49,7 @@ class _Watched:
 class Supervisor:
     """Runs `groups` of services: a group starts when the one before serves, and stops before it.
 
-    Start children only from the thread that makes this object (see `cli.process`).
+    Start children only from the thread that makes this object (see `cli.spawn`).
     """
 
     groups: Sequence[Sequence[Service]]

@@ -27,7 +27,7 @@ from cli.embedded.errors import (
     StartFailed,
 )
 from cli.embedded.home import ServerLock, disk_errors, last_words, log_folder, open_home, private_folder, socket_folder
-from cli.process import Identity, run, spawn, stop
+from cli.spawn import Identity, run, spawn, stop
 
 ROLE = DATABASE = "kernelwright"
 _INITDB_S = 120.0

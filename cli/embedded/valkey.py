@@ -15,7 +15,7 @@ from typing import Self
 
 from cli.embedded.errors import DiskFull, ServerNotInstalled, StartFailed
 from cli.embedded.home import ServerLock, disk_errors, last_words, log_folder, open_home, private_folder, socket_folder
-from cli.process import spawn, stop
+from cli.spawn import spawn, stop
 
 _READY_S = 30.0
 _STOP_LADDER = ((signal.SIGTERM, 10.0),)
