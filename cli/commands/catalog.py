@@ -34,7 +34,7 @@ def workers(url: UrlOption = DEFAULT_URL, json: JsonOption = False) -> None:
         (
             f"{each['hostname']}:{each['pid']}",
             each["state"],
-            each["hardware"],
+            each["hardware"] or "-",
             _device(each["device"]),
             ",".join(each["queues"]),
             each["current_work"] or "-",

@@ -133,6 +133,8 @@ def _job_cells(job: Job) -> tuple[str, ...]:
 
 def _candidate_cells(candidate: Candidate) -> tuple[str, ...]:
     why = "" if candidate["verdict"] == "ok" else (candidate["failure"] or candidate["reason"] or "")
+    if candidate["failure_detail"]:
+        why = f"{why}: {candidate['failure_detail']}"
     return (
         str(candidate["ordinal"]),
         candidate["id"],

@@ -123,7 +123,7 @@ def problem_of(argument: str) -> str | OwnProblem:
 
 
 def target_of(target: str | None, hardware: str | None, language: str | None) -> TargetBody:
-    """The target, from `--target HARDWARE:LANGUAGE` or part by part. Raises UnusableInput: one is missing or doubled."""
+    """The target, from `--target HARDWARE:LANGUAGE` or in parts. Raises UnusableInput: one is missing or doubled."""
     from_target = (target or "").partition(":")
     said = {"hardware": {from_target[0], hardware or ""} - {""}, "language": {from_target[2], language or ""} - {""}}
     for part, values in said.items():
