@@ -93,7 +93,7 @@ class Problem(Base):
 
 
 class Job(Base):
-    """A request to search a problem for a target under a budget. `version` is bumped on each visible change: the ETag."""
+    """A request to search a problem for a target under a budget. `version`, its ETag, grows with each change."""
 
     __tablename__ = "jobs"
 

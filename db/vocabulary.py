@@ -1,4 +1,4 @@
-"""The words of the service: every state, verdict and queue name, once. Tables, API and workers use these and no others."""
+"""The words of the service: every state, verdict and queue name, once. Tables, API and workers use no others."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class CandidateState(StrEnum):
 
 
 class Failure(StrEnum):
-    """Why a proposer produced no candidate. `provider_error` is also a proposer that crashed or whose worker was lost."""
+    """Why a proposer produced no candidate. `provider_error` is also one that crashed or whose worker was lost."""
 
     NO_CODE = "no_code"
     TRUNCATED = "truncated"
@@ -132,7 +132,7 @@ class Proposer(StrEnum):
 
 
 class Language(StrEnum):
-    """The kernel languages: `cpp` for the cpu target only, `cuda` for GPUs only, `triton` for both (not timed on cpu)."""
+    """The kernel languages: `cpp` for cpu targets only, `cuda` for GPUs only, `triton` for both (not timed on cpu)."""
 
     CPP = "cpp"
     TRITON = "triton"

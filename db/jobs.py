@@ -1,0 +1,304 @@
+"""Jobs: create (once per idempotency key), read, list, cancel and finish. How far they are is in `db.progress`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Final
+
+from sqlalchemy import func, select, text, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from db import events, ledger
+from db.ids import new_id
+from db.listing import JobFilter, list_jobs
+from db.models import Candidate, Evaluation, IdempotencyKeyRow, Job, Kernel, Problem
+from db.progress import Best, Progress, job_progress
+from db.storable import storable_text
+from db.vocabulary import (
+    QUEUE_CONTROL,
+    CandidateState,
+    EventType,
+    JobState,
+    StopReason,
+    WorkKind,
+)
+
+__all__ = [
+    "Best",
+    "CreatedJob",
+    "IdempotencyKey",
+    "IdempotencyMismatch",
+    "JobFilter",
+    "JobNotFound",
+    "NewJob",
+    "Progress",
+    "cancel_job",
+    "create_job",
+    "enqueue_advance",
+    "fetch_job",
+    "finish_job",
+    "get_job",
+    "get_problem",
+    "job_progress",
+    "list_jobs",
+    "start_job",
+]
+
+IDEMPOTENCY_TTL: Final = timedelta(hours=24)
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A validated request. `problem_hash` is the hash of the reference source; a budget of None is no limit."""
+
+    problem_hash: str
+    problem_name: str
+    problem_source: str
+    hardware: str
+    language: str
+    budget_candidates: int
+    problem_spec: Mapping[str, Any] | None = None
+    budget_usd: Decimal | None = None
+    budget_wall_s: float | None = None
+    budget_gpu_s: float | None = None
+    target_speedup: float | None = None
+    stagnation: int | None = None
+    models: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    priority: int = 0
+    seed: int = 0
+    parent_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotencyKey:
+    """The client's key, and a hash of the request that it stands for."""
+
+    key: str
+    request_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedJob:
+    """The job, and whether it had been created by an earlier request with the same key."""
+
+    job: Job
+    replayed: bool
+
+
+class IdempotencyMismatch(Exception):
+    """This Idempotency-Key was used for another request: send a new key, or the same body as before."""
+
+    def __str__(self) -> str:
+        return str(self.__doc__)
+
+
+class JobNotFound(LookupError):
+    """There is no job with this id: list the jobs, or check that the id begins with `job_`."""
+
+    def __str__(self) -> str:
+        return str(self.__doc__)
+
+
+def create_job(session: Session, new: NewJob, idempotency: IdempotencyKey | None = None) -> CreatedJob:
+    """Store the job, its event and its first advance; the doorbell is left in the session.
+
+    Of concurrent requests with one key the first creates and the others are told `replayed`.
+    Raises IdempotencyMismatch when the key was used for another request within 24 hours.
+    """
+    if idempotency is not None and (earlier := _replay(session, idempotency)) is not None:
+        return CreatedJob(earlier, replayed=True)
+    _store_problem(session, new)
+    job = _insert_job(session, new)
+    if idempotency is not None:
+        session.add(IdempotencyKeyRow(key=idempotency.key, request_hash=idempotency.request_hash, job_id=job.id))
+    data = {"problem": new.problem_name, "hardware": new.hardware, "language": new.language}
+    events.append(session, job.id, EventType.JOB_CREATED, data)
+    enqueue_advance(session, job.id, priority=new.priority)
+    session.refresh(job)
+    return CreatedJob(job, replayed=False)
+
+
+def _replay(session: Session, idempotency: IdempotencyKey) -> Job | None:
+    lock = text("SELECT pg_advisory_xact_lock(hashtextextended('idempotency ' || :key, 0))")
+    session.execute(lock, {"key": idempotency.key})
+    row = session.get(IdempotencyKeyRow, idempotency.key)
+    if row is None:
+        return None
+    if row.created_at < _now(session) - IDEMPOTENCY_TTL:
+        session.delete(row)
+        session.flush()
+        return None
+    if row.request_hash != idempotency.request_hash:
+        raise IdempotencyMismatch
+    return session.get_one(Job, row.job_id)
+
+
+def _now(session: Session) -> datetime:
+    now = session.scalar(select(func.now()))
+    return now if now is not None else datetime.now(UTC)
+
+
+def _store_problem(session: Session, new: NewJob) -> None:
+    values = {
+        "hash": new.problem_hash,
+        "name": new.problem_name,
+        "source": storable_text(new.problem_source),
+        "spec": dict(new.problem_spec) if new.problem_spec is not None else None,
+    }
+    session.execute(insert(Problem).values(values).on_conflict_do_nothing(index_elements=["hash"]))
+
+
+def _insert_job(session: Session, new: NewJob) -> Job:
+    job = Job(
+        id=new_id("job"),
+        problem_hash=new.problem_hash,
+        problem_name=new.problem_name,
+        hardware=new.hardware,
+        language=new.language,
+        budget_candidates=new.budget_candidates,
+        budget_usd=new.budget_usd,
+        budget_wall_s=new.budget_wall_s,
+        budget_gpu_s=new.budget_gpu_s,
+        target_speedup=new.target_speedup,
+        stagnation=new.stagnation,
+        models=list(new.models),
+        labels=dict(new.labels),
+        priority=new.priority,
+        seed=new.seed,
+        parent_id=new.parent_id,
+    )
+    session.add(job)
+    session.flush()
+    return job
+
+
+def enqueue_advance(session: Session, job_id: str, *, priority: int = 0, delay_s: float = 0) -> None:
+    """Have the job looked at. Free to call twice: one queued advance is enough for any number of changes."""
+    ledger.enqueue(
+        session, kind=WorkKind.ADVANCE, queue=QUEUE_CONTROL, job_id=job_id, priority=priority, delay_s=delay_s
+    )
+
+
+def get_job(session: Session, job_id: str) -> Job | None:
+    """The job as it is now in the database, even when the session has read it before."""
+    return session.get(Job, job_id, populate_existing=True)
+
+
+def fetch_job(session: Session, job_id: str) -> Job:
+    """The job as it is now. Raises JobNotFound."""
+    job = get_job(session, job_id)
+    if job is None:
+        raise JobNotFound
+    return job
+
+
+def get_problem(session: Session, problem_hash: str) -> Problem | None:
+    """The problem with this source hash."""
+    return session.get(Problem, problem_hash)
+
+
+def start_job(session: Session, job: Job) -> None:
+    """Move a queued job to running; its wall clock starts here. Does nothing when it already runs."""
+    if job.state != JobState.QUEUED:
+        return
+    events.lock_job(session, job.id)
+    session.execute(
+        update(Job).where(Job.id == job.id).values(state=JobState.RUNNING.value, started_at=func.now()),
+        execution_options={"synchronize_session": False},
+    )
+    events.append(session, job.id, EventType.JOB_STARTED)
+    session.refresh(job)
+
+
+def cancel_job(session: Session, job_id: str, reason: str | None = None) -> bool:
+    """Ask for a cancel; the next advance ends the job, running work hears of it within a beat.
+
+    False when the job had ended or was being cancelled already. Raises JobNotFound.
+    """
+    events.lock_job(session, job_id)
+    job = fetch_job(session, job_id)
+    if JobState(job.state).terminal or job.cancel_requested:
+        return False
+    job.cancel_requested = True
+    job.state = JobState.CANCELLING.value
+    session.flush()
+    events.append(session, job_id, EventType.JOB_CANCEL_REQUESTED, {"reason": reason} if reason else {})
+    enqueue_advance(session, job_id, priority=job.priority)
+    session.refresh(job)
+    return True
+
+
+def finish_job(session: Session, job_id: str, stop_reason: StopReason, error: str | None = None) -> bool:
+    """End the job: cancel what is outstanding, keep the champion as a kernel. False when it had ended already.
+
+    A cancelled job is `cancelled`; any other with a verified best is `succeeded` and without one `failed`.
+    """
+    events.lock_job(session, job_id)
+    job = fetch_job(session, job_id)
+    if JobState(job.state).terminal:
+        return False
+    state = _final_state(job, stop_reason)
+    session.execute(ledger.SQL["cancel_outstanding"], {"job_id": job_id})
+    _cancel_candidates(session, job_id)
+    if job.best_candidate_id is not None:
+        _store_champion(session, job, job.best_candidate_id)
+    job.state, job.stop_reason, job.error = state.value, stop_reason.value, error
+    session.flush()
+    session.execute(
+        update(Job).where(Job.id == job_id).values(finished_at=func.now()),
+        execution_options={"synchronize_session": False},
+    )
+    data = {
+        "state": state.value,
+        "stop_reason": stop_reason.value,
+        "best_candidate_id": job.best_candidate_id,
+        "best_speedup": job.best_speedup,
+        "error": error,
+    }
+    events.append(session, job_id, EventType.JOB_FINISHED, data)
+    session.refresh(job)
+    return True
+
+
+def _final_state(job: Job, stop_reason: StopReason) -> JobState:
+    if stop_reason is StopReason.CANCELLED:
+        return JobState.CANCELLED
+    return JobState.SUCCEEDED if job.best_candidate_id is not None else JobState.FAILED
+
+
+def _cancel_candidates(session: Session, job_id: str) -> None:
+    outstanding = (CandidateState.PROPOSING.value, CandidateState.QUEUED.value, CandidateState.EVALUATING.value)
+    session.execute(
+        update(Candidate)
+        .where(Candidate.job_id == job_id, Candidate.state.in_(outstanding))
+        .values(state=CandidateState.CANCELLED.value),
+        execution_options={"synchronize_session": False},
+    )
+
+
+def _store_champion(session: Session, job: Job, candidate_id: str) -> None:
+    candidate = session.get_one(Candidate, candidate_id, populate_existing=True)
+    evaluation = session.scalars(select(Evaluation).where(Evaluation.candidate_id == candidate_id)).one()
+    session.add(
+        Kernel(
+            id=new_id("kernel"),
+            job_id=job.id,
+            candidate_id=candidate_id,
+            problem_hash=job.problem_hash,
+            problem_name=job.problem_name,
+            hardware=job.hardware,
+            language=job.language,
+            source=candidate.source,
+            source_hash=candidate.source_hash,
+            latency_us=evaluation.latency_us,
+            speedup=evaluation.speedup,
+            ci95_low=evaluation.ci95_low,
+            ci95_high=evaluation.ci95_high,
+            environment=evaluation.environment,
+        )
+    )

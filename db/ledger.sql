@@ -1,0 +1,152 @@
+-- The hot statements of the work ledger. The clock is now() of Postgres: a worker's own clock decides nothing.
+-- States: queued -> running -> done | dead | cancelled, and running -> queued when a lease runs out or work is given back.
+
+-- name: enqueue
+-- An advance that is already queued is this advance. A second propose or evaluate of a candidate is a bug and raises.
+INSERT INTO work (id, kind, queue, job_id, candidate_id, priority, max_attempts, not_before, rung_at)
+VALUES (:id, :kind, :queue, :job_id, :candidate_id, :priority, :max_attempts,
+        now() + make_interval(secs => :delay_s),
+        CASE WHEN :delay_s > 0 THEN NULL ELSE now() END)
+ON CONFLICT (job_id) WHERE kind = 'advance' AND state = 'queued' DO NOTHING
+RETURNING id
+
+-- name: claim
+UPDATE work
+SET state = 'running', attempt = attempt + 1, lease_owner = :owner, lease_token = gen_random_uuid(),
+    lease_expires_at = now() + make_interval(secs => :lease_s)
+WHERE id = (
+    SELECT ready.id FROM work AS ready
+    WHERE ready.id = :id AND ready.state = 'queued' AND ready.not_before <= now()
+      AND (ready.kind = 'advance'
+           OR NOT EXISTS (SELECT FROM jobs WHERE jobs.id = ready.job_id AND jobs.cancel_requested))
+    FOR UPDATE SKIP LOCKED
+)
+RETURNING id, kind, queue, job_id, candidate_id, attempt, lease_token
+
+-- name: claim_next
+-- A draining worker gets nothing, whatever rings.
+UPDATE work
+SET state = 'running', attempt = attempt + 1, lease_owner = :owner, lease_token = gen_random_uuid(),
+    lease_expires_at = now() + make_interval(secs => :lease_s)
+WHERE id = (
+    SELECT ready.id FROM work AS ready
+    WHERE ready.queue = ANY(:queues) AND ready.state = 'queued' AND ready.not_before <= now()
+      AND (ready.kind = 'advance'
+           OR NOT EXISTS (SELECT FROM jobs WHERE jobs.id = ready.job_id AND jobs.cancel_requested))
+      AND NOT EXISTS (SELECT FROM workers WHERE workers.id = :owner AND workers.state = 'draining')
+    ORDER BY ready.priority DESC, ready.id
+    LIMIT 1
+    FOR UPDATE SKIP LOCKED
+)
+RETURNING id, kind, queue, job_id, candidate_id, attempt, lease_token
+
+-- name: renew
+UPDATE work
+SET lease_expires_at = now() + make_interval(secs => :lease_s)
+FROM jobs
+WHERE work.id = :id AND work.lease_token = :token AND work.state = 'running' AND jobs.id = work.job_id
+RETURNING jobs.cancel_requested
+
+-- name: held
+SELECT 1 FROM work WHERE id = :id AND lease_token = :token AND state = 'running' FOR UPDATE
+
+-- name: finish
+UPDATE work
+SET state = :state, finished_at = now(), lease_token = NULL, lease_expires_at = NULL
+WHERE id = :id AND lease_token = :token AND state = 'running'
+RETURNING id
+
+-- name: store_evaluation
+-- Finish and result in one statement: there is no moment at which one exists without the other.
+WITH won AS (
+    UPDATE work
+    SET state = 'done', finished_at = now(), lease_token = NULL, lease_expires_at = NULL
+    WHERE id = :work_id AND lease_token = :token AND state = 'running' AND kind = 'evaluate'
+    RETURNING candidate_id, job_id
+)
+INSERT INTO evaluations (id, candidate_id, job_id, verdict, reason, timed, latency_us, speedup, ci95_low, ci95_high,
+                         baseline, report, gpu_s, wall_s, environment, worker_id)
+SELECT :id, won.candidate_id, won.job_id, :verdict, :reason, :timed, :latency_us, :speedup, :ci95_low, :ci95_high,
+       :baseline, :report, :gpu_s, :wall_s, :environment, :worker_id
+FROM won
+RETURNING id
+
+-- name: give_back
+-- An attempt that counts may be the last one; one that does not is handed back `max_returns` times at most.
+UPDATE work
+SET state = CASE WHEN (:counts AND attempt >= max_attempts) OR (NOT :counts AND returned >= :max_returns)
+                 THEN 'dead' ELSE 'queued' END,
+    finished_at = CASE WHEN (:counts AND attempt >= max_attempts) OR (NOT :counts AND returned >= :max_returns)
+                       THEN now() END,
+    attempt = CASE WHEN :counts THEN attempt ELSE attempt - 1 END,
+    returned = CASE WHEN :counts THEN returned ELSE returned + 1 END,
+    not_before = now() + make_interval(secs => :delay_s),
+    lease_token = NULL, lease_expires_at = NULL, rung_at = NULL, error = :error
+WHERE id = :id AND lease_token = :token AND state = 'running'
+RETURNING state
+
+-- name: drop_queued_twin
+-- Before a running advance is queued again: only one may be queued, and the running one has the attempts on record.
+UPDATE work
+SET state = 'cancelled', finished_at = now()
+WHERE kind = 'advance' AND state = 'queued' AND job_id = :job_id
+
+-- name: expired
+SELECT id, job_id, kind FROM work
+WHERE state = 'running' AND lease_expires_at < now()
+ORDER BY job_id, id
+LIMIT :batch
+
+-- name: reap
+UPDATE work
+SET state = CASE WHEN attempt >= max_attempts THEN 'dead' ELSE 'queued' END,
+    finished_at = CASE WHEN attempt >= max_attempts THEN now() END,
+    not_before = now(), lease_token = NULL, lease_expires_at = NULL, rung_at = NULL,
+    error = 'the lease of ' || coalesce(lease_owner, '?') || ' ran out'
+WHERE id = :id AND state = 'running' AND lease_expires_at < now()
+RETURNING id, kind, queue, job_id, candidate_id, state, attempt, error
+
+-- name: to_ring
+-- The head of each queue, rung again when its last ring is old. Beyond `per_queue` waiting rows a ring more wakes nobody.
+UPDATE work
+SET rung_at = now()
+WHERE id IN (
+    SELECT due.id FROM work AS due
+    JOIN (
+        SELECT id, row_number() OVER (PARTITION BY queue ORDER BY priority DESC, id) AS rank
+        FROM work WHERE state = 'queued' AND not_before <= now()
+    ) AS head ON head.id = due.id
+    WHERE head.rank <= :per_queue AND due.state = 'queued'
+      AND (due.rung_at IS NULL OR due.rung_at < now() - make_interval(secs => :older_than_s))
+    FOR UPDATE OF due SKIP LOCKED
+)
+RETURNING id, queue, kind
+
+-- name: idle_jobs
+-- Unfinished jobs that nothing will wake: no work left, or a wall-clock budget that ran out in silence.
+SELECT id FROM jobs
+WHERE finished_at IS NULL
+  AND NOT EXISTS (SELECT FROM work WHERE work.job_id = jobs.id AND work.kind = 'advance'
+                  AND work.state IN ('queued', 'running'))
+  AND (NOT EXISTS (SELECT FROM work WHERE work.job_id = jobs.id AND work.state IN ('queued', 'running'))
+       OR cancel_requested
+       OR started_at + make_interval(secs => budget_wall_s) < now())
+ORDER BY id
+LIMIT :batch
+
+-- name: cancel_outstanding
+UPDATE work
+SET state = 'cancelled', finished_at = now(), lease_token = NULL, lease_expires_at = NULL
+WHERE job_id = :job_id AND state IN ('queued', 'running')
+
+-- name: depths
+SELECT queue,
+       count(*) FILTER (WHERE state = 'queued' AND not_before <= now()) AS ready,
+       count(*) FILTER (WHERE state = 'queued' AND not_before > now()) AS delayed,
+       count(*) FILTER (WHERE state = 'running') AS running,
+       coalesce(extract(epoch FROM now() - min(created_at) FILTER (WHERE state = 'queued' AND not_before <= now())), 0)
+           AS oldest_age_s
+FROM work
+WHERE state IN ('queued', 'running')
+GROUP BY queue
+ORDER BY queue

@@ -1,0 +1,102 @@
+"""Paid calls: written before and after, so that no dollar is lost and a re-run reuses what was paid for.
+
+A process that dies during a call leaves a `started` row: what that call cost, nobody can know. One that dies after it
+leaves a `finished` row, and the next attempt takes the proposal from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from db import candidates, events
+from db.ids import new_id
+from db.models import Candidate, LlmCall
+from db.storable import storable_json, storable_text
+from db.vocabulary import EventType, LlmCallState
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """What a call was, once it is over. `cost_usd` None means unknown, never free."""
+
+    model: str
+    prompt: str | None = None
+    answer: str | None = None
+    proposal: Mapping[str, Any] | None = None
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    cost_usd: Decimal | None = None
+    cost_source: str | None = None
+    latency_s: float | None = None
+    error: str | None = None
+
+
+def find_finished(session: Session, candidate_id: str, key: str) -> LlmCall | None:
+    """The finished call for this purpose, if one was paid for already."""
+    query = select(LlmCall).where(
+        LlmCall.candidate_id == candidate_id, LlmCall.key == key, LlmCall.state == LlmCallState.FINISHED.value
+    )
+    return session.scalars(query).one_or_none()
+
+
+def start_call(session: Session, candidate_id: str, key: str, model: str) -> str:
+    """Record that a call is about to be made; returns the call's id. Commit before calling."""
+    candidate = session.get_one(Candidate, candidate_id)
+    call = LlmCall(id=new_id("call"), job_id=candidate.job_id, candidate_id=candidate_id, key=key, model=model)
+    session.add(call)
+    session.flush()
+    return call.id
+
+
+def finish_call(session: Session, call_id: str, record: CallRecord) -> LlmCallState:
+    """Record what a call was and book its cost, whether or not the work is still held.
+
+    `superseded` when another attempt finished first: its proposal stands, but this money is spent too. A call is booked
+    once however often it is finished.
+    """
+    job_id = session.get_one(LlmCall, call_id).job_id
+    events.lock_job(session, job_id)
+    call = session.get_one(LlmCall, call_id, populate_existing=True)
+    if call.state != LlmCallState.STARTED:
+        return LlmCallState(call.state)
+    earlier = find_finished(session, call.candidate_id, call.key)
+    state = LlmCallState.FINISHED if earlier is None else LlmCallState.SUPERSEDED
+    _fill(call, record)
+    call.state = state.value
+    call.finished_at = session.scalar(select(func.now()))
+    session.flush()
+    if record.cost_usd:
+        candidates.add_cost(session, call.candidate_id, record.cost_usd)
+    events.append(session, job_id, EventType.LLM_FINISHED, _event_data(call))
+    return state
+
+
+def _fill(call: LlmCall, record: CallRecord) -> None:
+    call.model = record.model
+    call.prompt = storable_text(record.prompt) if record.prompt is not None else None
+    call.answer = storable_text(record.answer) if record.answer is not None else None
+    call.proposal = storable_json(record.proposal) if record.proposal is not None else None
+    call.tokens_in, call.tokens_out = record.tokens_in, record.tokens_out
+    call.cost_usd, call.cost_source = record.cost_usd, record.cost_source
+    call.latency_s = record.latency_s
+    call.error = storable_text(record.error) if record.error is not None else None
+
+
+def _event_data(call: LlmCall) -> dict[str, Any]:
+    return {
+        "call_id": call.id,
+        "candidate_id": call.candidate_id,
+        "model": call.model,
+        "state": call.state,
+        "tokens_in": call.tokens_in,
+        "tokens_out": call.tokens_out,
+        "cost_usd": str(call.cost_usd) if call.cost_usd is not None else None,
+        "latency_s": call.latency_s,
+        "error": call.error,
+    }

@@ -1,0 +1,126 @@
+"""How far jobs are: counts by state and by verdict, the best so far, and what was spent on models. One query each."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from db.models import Candidate, Evaluation, Job, LlmCall
+from db.vocabulary import LlmCallState
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best verified candidate so far; `speedup` is against the fastest baseline, None when it was not timed."""
+
+    candidate_id: str
+    ordinal: int
+    operator: str
+    proposer: str
+    model: str | None
+    verdict: str
+    timed: bool
+    latency_us: float | None
+    speedup: float | None
+    ci95_low: float | None
+    ci95_high: float | None
+    baseline: str | None
+    evaluated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A job's progress. Candidates that were not evaluated have a state and no verdict."""
+
+    candidates: int = 0
+    by_state: Mapping[str, int] = field(default_factory=dict)
+    by_verdict: Mapping[str, int] = field(default_factory=dict)
+    best: Best | None = None
+    llm_calls: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+
+
+def job_progress(session: Session, ids: Sequence[str]) -> dict[str, Progress]:
+    """The progress of each of these jobs; a job that does not exist has an empty one."""
+    states = _counts_by_state(session, ids)
+    verdicts = _counts_by_verdict(session, ids)
+    best = _best(session, ids)
+    calls = _calls(session, ids)
+    return {
+        job_id: Progress(
+            sum(states[job_id].values()), states[job_id], verdicts[job_id], best.get(job_id), *calls.get(job_id, ())
+        )
+        for job_id in ids
+    }
+
+
+def _counts_by_state(session: Session, ids: Sequence[str]) -> dict[str, dict[str, int]]:
+    query = (
+        select(Candidate.job_id, Candidate.state, func.count())
+        .where(Candidate.job_id.in_(ids))
+        .group_by(Candidate.job_id, Candidate.state)
+    )
+    counts: dict[str, dict[str, int]] = defaultdict(dict)
+    for job_id, state, count in session.execute(query):
+        counts[job_id][state] = count
+    return counts
+
+
+def _counts_by_verdict(session: Session, ids: Sequence[str]) -> dict[str, dict[str, int]]:
+    query = (
+        select(Evaluation.job_id, Evaluation.verdict, func.count())
+        .where(Evaluation.job_id.in_(ids))
+        .group_by(Evaluation.job_id, Evaluation.verdict)
+    )
+    counts: dict[str, dict[str, int]] = defaultdict(dict)
+    for job_id, verdict, count in session.execute(query):
+        counts[job_id][verdict] = count
+    return counts
+
+
+def _best(session: Session, ids: Sequence[str]) -> dict[str, Best]:
+    query = (
+        select(Job.id, Candidate, Evaluation)
+        .join(Candidate, Candidate.id == Job.best_candidate_id)
+        .join(Evaluation, Evaluation.candidate_id == Candidate.id)
+        .where(Job.id.in_(ids))
+    )
+    return {job_id: _best_of(candidate, evaluation) for job_id, candidate, evaluation in session.execute(query)}
+
+
+def _best_of(candidate: Candidate, evaluation: Evaluation) -> Best:
+    return Best(
+        candidate_id=candidate.id,
+        ordinal=candidate.ordinal,
+        operator=candidate.operator,
+        proposer=candidate.proposer,
+        model=candidate.model,
+        verdict=evaluation.verdict,
+        timed=evaluation.timed,
+        latency_us=evaluation.latency_us,
+        speedup=evaluation.speedup,
+        ci95_low=evaluation.ci95_low,
+        ci95_high=evaluation.ci95_high,
+        baseline=evaluation.baseline,
+        evaluated_at=evaluation.created_at,
+    )
+
+
+def _calls(session: Session, ids: Sequence[str]) -> dict[str, tuple[int, int, int]]:
+    query = (
+        select(
+            LlmCall.job_id,
+            func.count(),
+            func.sum(LlmCall.tokens_in),
+            func.sum(LlmCall.tokens_out),
+        )
+        .where(LlmCall.job_id.in_(ids), LlmCall.state != LlmCallState.STARTED.value)
+        .group_by(LlmCall.job_id)
+    )
+    return {row[0]: (row[1], row[2] or 0, row[3] or 0) for row in session.execute(query)}

@@ -1,0 +1,123 @@
+"""The workers table: who is alive, what it serves, what it measured about its device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, func, select, text, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from db.models import Worker
+from db.storable import storable_json
+from db.vocabulary import WorkerState
+
+GONE_AFTER_S: Final = 60.0
+"""A worker that was silent for six beats counts as gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFacts:
+    """What a worker says about itself when it starts."""
+
+    id: str
+    hostname: str
+    pid: int
+    queues: tuple[str, ...]
+    hardware: str | None = None
+    device: Mapping[str, Any] = field(default_factory=dict)
+
+
+def register(session: Session, facts: WorkerFacts) -> None:
+    """Insert the worker's row, or bring it back if it was thought gone."""
+    values = {
+        "id": facts.id,
+        "hostname": facts.hostname,
+        "pid": facts.pid,
+        "queues": list(facts.queues),
+        "hardware": facts.hardware,
+        "device": storable_json(facts.device),
+        "state": WorkerState.ACTIVE.value,
+    }
+    again = {**values, "heartbeat_at": func.now()}
+    session.execute(insert(Worker).values(values).on_conflict_do_update(index_elements=["id"], set_=again))
+
+
+def beat(session: Session, worker_id: str) -> WorkerState | None:
+    """Say that the worker is alive; returns its state (an operator may have set `draining`), None when it has no row.
+
+    A worker that was thought gone is active again.
+    """
+    query = (
+        update(Worker)
+        .where(Worker.id == worker_id)
+        .values(
+            heartbeat_at=func.now(),
+            state=text("CASE WHEN workers.state = 'gone' THEN 'active' ELSE workers.state END"),
+        )
+        .returning(Worker.state)
+        .execution_options(synchronize_session=False)
+    )
+    state = session.execute(query).scalar_one_or_none()
+    return None if state is None else WorkerState(state)
+
+
+def set_current(session: Session, worker_id: str, work_id: str | None) -> None:
+    """Say what the worker is doing, for people who look at the workers page."""
+    session.execute(
+        update(Worker).where(Worker.id == worker_id).values(current_work=work_id),
+        execution_options={"synchronize_session": False},
+    )
+
+
+def set_state(session: Session, worker_id: str, state: WorkerState) -> bool:
+    """Drain a worker, make it active again, or say that it left. False when there is no such worker."""
+    values = {"state": state.value} | ({"current_work": None} if state is WorkerState.GONE else {})
+    query = update(Worker).where(Worker.id == worker_id).values(**values).returning(Worker.id)
+    return session.execute(query.execution_options(synchronize_session=False)).one_or_none() is not None
+
+
+def list_workers(session: Session, *, include_gone: bool = False) -> Sequence[Worker]:
+    """The workers, oldest first; those that are gone on request."""
+    query = select(Worker).order_by(Worker.started_at, Worker.id)
+    if not include_gone:
+        query = query.where(_alive())
+    return session.scalars(query).all()
+
+
+def live_workers(session: Session, queue: str) -> int:
+    """How many active workers serve the queue."""
+    query = select(func.count()).where(
+        _alive(), Worker.state == WorkerState.ACTIVE.value, Worker.queues.contains([queue])
+    )
+    return session.scalar(query) or 0
+
+
+def device_facts(session: Session, hardware: str) -> dict[str, Any]:
+    """What the most recently heard worker of this hardware measured about it; empty when there has been none."""
+    query = (
+        select(Worker.device)
+        .where(Worker.hardware == hardware, Worker.device != {})
+        .order_by(Worker.heartbeat_at.desc())
+        .limit(1)
+    )
+    return session.scalar(query) or {}
+
+
+def mark_gone(session: Session, silent_s: float = GONE_AFTER_S) -> list[str]:
+    """Write down who has been silent for too long; returns their ids."""
+    query = (
+        update(Worker)
+        .where(Worker.state != WorkerState.GONE.value, ~_alive(silent_s))
+        .values(state=WorkerState.GONE.value, current_work=None)
+        .returning(Worker.id)
+        .execution_options(synchronize_session=False)
+    )
+    return list(session.scalars(query))
+
+
+def _alive(silent_s: float = GONE_AFTER_S) -> ColumnElement[bool]:
+    heard = Worker.heartbeat_at > func.now() - func.make_interval(0, 0, 0, 0, 0, 0, silent_s)
+    return heard & (Worker.state != WorkerState.GONE.value)
