@@ -22,7 +22,15 @@ from cli.client import Event, Job
 # With head, bar and borders it fits a terminal of 24 lines.
 SHOWN = 14
 
-VERDICT_STYLE = {"ok": "green", "infra_error": "magenta", "rejected": "dim", "cancelled": "dim"}
+VERDICT_STYLE = {"ok": "green", "infra_error": "magenta"}
+
+# Until there is a verdict, what the last event says about where the candidate is.
+STAGE = {
+    "candidate.created": "proposing",
+    "candidate.proposed": "queued",
+    "candidate.evaluating": "evaluating",
+    "candidate.rejected": "rejected",
+}
 
 
 @dataclass(slots=True)
@@ -39,9 +47,17 @@ class Row:
     latency_us: float | None = None
     reason: str | None = None
     failure: str | None = None
+    detail: str | None = None
+    stage: str = "proposing"
+
+    @property
+    def why(self) -> str:
+        """What is wrong with it, in one line; empty when nothing is."""
+        told = (self.failure, self.detail, self.reason if self.verdict != "ok" else None)
+        return " ".join(": ".join(part for part in told if part).split())
 
 
-_FROM_EVENT = frozenset(field.name for field in fields(Row)) - {"candidate_id"}
+_FROM_EVENT = frozenset(field.name for field in fields(Row)) - {"candidate_id", "stage"}
 
 
 class Board:
@@ -66,8 +82,7 @@ class Board:
         row = self._rows.setdefault(candidate_id, Row(candidate_id))
         for name in _FROM_EVENT & data.keys():
             setattr(row, name, data[name])
-        if event["type"] == "candidate.rejected":
-            row.verdict = "rejected"
+        row.stage = STAGE.get(event["type"], row.stage)
         self._rows.move_to_end(candidate_id)
         while len(self._rows) > SHOWN:
             self._rows.popitem(last=False)
@@ -117,14 +132,13 @@ def judged_of(job: Job) -> tuple[int, int]:
 
 
 def _cells(row: Row) -> list[Text]:
-    verdict = Text(row.verdict or "…", style=VERDICT_STYLE.get(row.verdict or "", "red" if row.verdict else "dim"))
-    why = "" if row.verdict == "ok" else (row.failure or row.reason or "")
+    style = VERDICT_STYLE.get(row.verdict, "red") if row.verdict else "dim"
     return [
         Text("" if row.ordinal is None else str(row.ordinal)),
         Text(row.operator or ""),
         Text(row.model or row.proposer or ""),
-        verdict,
+        Text(row.verdict or row.stage, style=style),
         Text(show.speedup(row.speedup) if row.verdict else ""),
         Text(show.latency(row.latency_us) if row.verdict else ""),
-        Text(" ".join(why.split()), style="dim"),
+        Text(row.why, style="dim"),
     ]

@@ -44,12 +44,12 @@ def test_a_budget_without_a_number_of_candidates_shows_no_end() -> None:
 def test_a_candidate_fills_its_line_as_its_events_come() -> None:
     board = _board()
     board.apply(
-        event(1, "candidate.proposed", candidate_id="cand_7", ordinal=7, operator="refine", model="openai/gpt-5")
+        event(1, "candidate.created", candidate_id="cand_7", ordinal=7, operator="refine", model="openai/gpt-5")
     )
     before = _text(board).splitlines()[-1]
     board.apply(event(2, "candidate.evaluated", candidate_id="cand_7", verdict="ok", speedup=1.5, latency_us=10.04))
     after = _text(board).splitlines()[-1]
-    assert before.split() == ["7", "refine", "openai/gpt-5", "…"]
+    assert before.split() == ["7", "refine", "openai/gpt-5", "proposing"]
     assert after.split() == ["7", "refine", "openai/gpt-5", "ok", "1.50x", "10.0", "us"]
 
 
@@ -58,10 +58,17 @@ def test_a_bad_candidate_says_why() -> None:
     board.apply(
         event(1, "candidate.evaluated", candidate_id="a", ordinal=1, verdict="incorrect", reason="row 3\nis NaN")
     )
-    board.apply(event(2, "candidate.rejected", candidate_id="b", ordinal=2, failure="no_code"))
+    board.apply(event(2, "candidate.rejected", candidate_id="b", ordinal=2, failure="no_code", detail="empty"))
     lines = _text(board).splitlines()
     assert "row 3 is NaN" in lines[-2]
-    assert lines[-1].split() == ["2", "rejected", "-", "-", "no_code"]
+    assert lines[-1].split() == ["2", "rejected", "no_code:", "empty"]
+
+
+def test_a_candidate_without_a_verdict_says_where_it_is() -> None:
+    board = _board()
+    for stage in ("created", "proposed", "evaluating"):
+        board.apply(event(1, f"candidate.{stage}", candidate_id=stage, ordinal=1))
+    assert [line.split()[1] for line in _text(board).splitlines()[-3:]] == ["proposing", "queued", "evaluating"]
 
 
 def test_only_the_last_candidates_are_shown() -> None:
