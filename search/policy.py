@@ -23,8 +23,8 @@ SEED_SHARE = 0.5
 TUNE_WEIGHTS = (3, 1)
 """Of four tuning steps the best space gets three and the runner-up one: the ranking of untuned kernels is not final."""
 
-MAX_DUPLICATES_IN_A_ROW = 5
-"""A space whose last suggestions were all known sources has nothing more to give."""
+MAX_VAIN_IN_A_ROW = 5
+"""A space whose last suggestions were all known sources, or a proposer that crashed so often, has no more to give."""
 
 MAX_MODEL_SEEDS = 6
 
@@ -71,7 +71,7 @@ class BuiltinPolicy:
     def next_expansion(self, job: JobView, tree: Tree) -> Expansion | None:
         """The next built-in seed or tuning step."""
         seeds = tree.made_by(Operator.SEED, ProposerKind.BUILTIN)
-        more_seeds = not any(seed.failure == Failure.EXHAUSTED for seed in seeds)
+        more_seeds = not _seeds_exhausted(seeds)
         share = math.ceil(job.budget.candidates * SEED_SHARE)
         if more_seeds and sum(not seed.free for seed in seeds) < share:
             return builtin_seed()
@@ -205,8 +205,18 @@ def _space_exhausted(tree: Tree, arm: Node) -> bool:
     done = [child for child in tree.children(arm, Operator.TUNE) if not child.in_flight]
     if any(child.failure == Failure.EXHAUSTED for child in done):
         return True
-    latest = done[-MAX_DUPLICATES_IN_A_ROW:]
-    return len(latest) == MAX_DUPLICATES_IN_A_ROW and all(child.failure == Failure.DUPLICATE for child in latest)
+    return _in_vain(done, Failure.DUPLICATE, Failure.PROVIDER_ERROR)
+
+
+def _seeds_exhausted(seeds: list[Node]) -> bool:
+    if any(seed.failure == Failure.EXHAUSTED for seed in seeds):
+        return True
+    return _in_vain([seed for seed in seeds if not seed.in_flight], Failure.PROVIDER_ERROR)
+
+
+def _in_vain(done: list[Node], *failures: Failure) -> bool:
+    latest = done[-MAX_VAIN_IN_A_ROW:]
+    return len(latest) == MAX_VAIN_IN_A_ROW and all(node.failure in failures for node in latest)
 
 
 def _tuned_speedup(tree: Tree, arm: Node) -> float:

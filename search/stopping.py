@@ -7,7 +7,7 @@ The other rules only *hold* it: nothing new is started, what is paid for is stil
 from __future__ import annotations
 
 from search.tree import Tree
-from search.types import JobView, StopReason
+from search.types import Failure, JobView, StopReason
 
 MAX_FREE_REJECTIONS_PER_CANDIDATE = 3
 """Duplicates and the like give their place in the budget back, so they need a bound of their own: every job ends."""
@@ -44,8 +44,10 @@ def hold(job: JobView, tree: Tree) -> StopReason | None:
 
 
 def out_of_ideas(job: JobView, tree: Tree) -> StopReason:
-    """The reason to end a job whose policy has nothing left to try."""
-    return StopReason.ERROR if providers_dead(job, tree) else StopReason.EXHAUSTED
+    """The reason to end a job whose policy has nothing left to try: an error where only failures kept it from trying."""
+    nothing_came = all(node.free for node in tree.nodes)
+    crashed = any(node.failure == Failure.PROVIDER_ERROR for node in tree.nodes)
+    return StopReason.ERROR if providers_dead(job, tree) or (nothing_came and crashed) else StopReason.EXHAUSTED
 
 
 def providers_dead(job: JobView, tree: Tree) -> bool:

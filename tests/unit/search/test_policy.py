@@ -9,9 +9,17 @@ from dataclasses import replace
 import pytest
 
 from search.advance import advance
-from search.policy import BuiltinPolicy, EnsemblePolicy, default_policy, next_parent, next_tuning, seed_index
+from search.policy import (
+    BuiltinPolicy,
+    EnsemblePolicy,
+    builtin_seed,
+    default_policy,
+    next_parent,
+    next_tuning,
+    seed_index,
+)
 from search.tree import Tree
-from search.types import Expansion, Failure, Node, Operator, ProposerKind, State, Verdict
+from search.types import Decision, Expansion, Failure, Node, Operator, ProposerKind, State, StopReason, Verdict
 from tests.unit.search.worlds import World, job_view
 
 BUILTIN, LLM = ProposerKind.BUILTIN, ProposerKind.LLM
@@ -212,3 +220,11 @@ def test_while_providers_fail_one_call_probes_them_after_a_pause() -> None:
     job = job_view(40, models=("a",), builtin=False, slots=4)
     (probe,) = advance(job, errors).expansions
     assert probe.delay_s == 4.0
+
+
+def test_a_built_in_proposer_that_keeps_crashing_is_given_up_and_that_is_an_error() -> None:
+    crashes = [rejected(n, Failure.PROVIDER_ERROR) for n in range(5)]
+    assert advance(job_view(8), crashes[:4]).expansions == (builtin_seed(),)
+    assert advance(job_view(8), crashes) == Decision(stop_reason=StopReason.ERROR)
+    after_a_success = [node(0), *(replace(crash, ordinal=crash.ordinal + 1) for crash in crashes)]
+    assert advance(job_view(8), after_a_success) == Decision(stop_reason=StopReason.EXHAUSTED)
