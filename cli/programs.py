@@ -140,6 +140,39 @@ class Program:
         return ProgramFailed(name=self.name, reason=f"{reason}; {last_words(self.log)}", log=self.log)
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A program that ends by itself, as a member of a supervisor's groups: what follows starts when it has ended well."""
+
+    program: Program
+
+    @property
+    def name(self) -> str:
+        """The program's name."""
+        return self.program.name
+
+    @property
+    def pid(self) -> int | None:
+        """None: it has ended when anybody asks."""
+        return None
+
+    def start(self) -> None:
+        """Run it to its end. Raises ProgramFailed unless it ends with 0."""
+        self.program.run_to_end()
+
+    def poll(self) -> int | None:
+        """None: nothing to watch."""
+        return None
+
+    def ask_to_stop(self) -> None:
+        """Stop it when it was interrupted half-way."""
+        self.program.ask_to_stop()
+
+    def stop(self) -> None:
+        """Wait for that, then kill."""
+        self.program.stop()
+
+
 def rotate(log: Path) -> None:
     """Keep one old log beside the new one once it has grown past 20 MB."""
     if log.exists() and log.stat().st_size > _LOG_LIMIT_BYTES:

@@ -113,9 +113,9 @@ class ServerLock:
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = time.monotonic() + _DYING_SERVER_S
         try:
-            while not _try_lock(descriptor):
+            while not try_lock(descriptor):
                 owner = self._owner()
-                others = owner is not None and owner != os.getpid() and _alive(owner)
+                others = owner is not None and owner != os.getpid() and process_alive(owner)
                 if others or time.monotonic() > deadline:
                     raise InUse(server=self._server, path=self._home, pid=owner or "unknown")
                 time.sleep(0.02)
@@ -134,7 +134,8 @@ class ServerLock:
             return None
 
 
-def _try_lock(descriptor: int) -> bool:
+def try_lock(descriptor: int) -> bool:
+    """Take an exclusive lock if it is free."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -142,7 +143,7 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-def _alive(pid: int) -> bool:
+def process_alive(pid: int) -> bool:
     """Whether `pid` still runs; a killed process that nobody has waited for yet does not."""
     try:
         os.kill(pid, 0)

@@ -1,0 +1,141 @@
+"""Which processes serve which queues: the Celery command line of each worker, and the API's."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cli.devices import Gpu
+from cli.errors import CliError
+from cli.programs import Program, own_environment
+
+QUEUES = ("control", "llm", "cpu", "gpu")
+_CELERY = (
+    sys.executable,
+    "-m",
+    "celery",
+    "--quiet",
+    "-A",
+    "worker.app",
+    "worker",
+    "--without-gossip",
+    "--without-mingle",
+)
+
+
+class UnknownQueue(CliError):
+    """{queue} is no queue: choose among control, llm, cpu and gpu, separated by commas."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What every process of ours is given: its environment on top of ours, and where its output goes."""
+
+    env: Mapping[str, str]
+    scratch: Path
+    """Working folder; anything may lie there."""
+    logs: Path | None
+    """A folder for one log file each; None: they write where we write."""
+
+    def log(self, name: str) -> Path | None:
+        """The log file of the process `name`."""
+        return self.logs / f"{name}.log" if self.logs is not None else None
+
+
+def parse_queues(text: str) -> tuple[str, ...]:
+    """`control, llm` as a tuple, in the order in which they start. Raises UnknownQueue."""
+    chosen = [word.strip() for word in text.split(",") if word.strip()]
+    for word in chosen:
+        if word not in QUEUES:
+            raise UnknownQueue(queue=repr(word))
+    if not chosen:
+        raise UnknownQueue(queue="the empty list")
+    return tuple(queue for queue in QUEUES if queue in chosen)
+
+
+def worker_programs(
+    queues: Sequence[str], gpus: Sequence[Gpu], around: Surroundings, *, llm_threads: int = 8, grace_s: float = 10.0
+) -> list[Program]:
+    """One program for each queue, and for `gpu` one for each device, pinned to it."""
+    programs = []
+    if "control" in queues:
+        # Beat lives with this one: there must be a single process that serves `control` with --beat, see docs.
+        schedule = str(around.scratch / "celerybeat-schedule")
+        beat = ("--beat", "--schedule", schedule, "--pool", "threads", "--concurrency", "2")
+        programs.append(_worker("control", "control", beat, around, grace_s=grace_s))
+    if "llm" in queues:
+        threads = ("--pool", "threads", "--concurrency", str(llm_threads))
+        programs.append(_worker("llm", "llm", threads, around, secrets=True, grace_s=grace_s))
+    alone = ("--pool", "prefork", "--concurrency", "1")
+    if "cpu" in queues:
+        # Without this the evaluator of the CPU would open a context on the first GPU.
+        programs.append(_worker("cpu", "cpu", alone, around, {"CUDA_VISIBLE_DEVICES": ""}, grace_s=grace_s))
+    if "gpu" in queues:
+        for gpu in gpus:
+            pinned = {"CUDA_VISIBLE_DEVICES": gpu.uuid}
+            programs.append(_worker(f"gpu{gpu.index}", gpu.queue, alone, around, pinned, grace_s=grace_s))
+    return programs
+
+
+def _worker(
+    name: str,
+    queue: str,
+    options: Sequence[str],
+    around: Surroundings,
+    env: Mapping[str, str] | None = None,
+    *,
+    secrets: bool = False,
+    grace_s: float,
+) -> Program:
+    node = f"{name}.{os.getpid()}@{socket.gethostname()}"
+    return Program(
+        name=f"worker-{name}",
+        argv=[*_CELERY, "--queues", queue, "--hostname", node, "--loglevel", "INFO", *options],
+        env=own_environment({**around.env, **(env or {})}, secrets=secrets),
+        cwd=around.scratch,
+        log=around.log(f"worker-{name}"),
+        grace_s=grace_s,
+    )
+
+
+def api_program(listener: socket.socket, around: Surroundings) -> Program:
+    """The API server on `listener`; ready when it answers /healthz."""
+    host, port = listener.getsockname()[:2]
+    return Program(
+        name="api",
+        argv=[sys.executable, "-m", "cli.serve", str(listener.fileno())],
+        env=own_environment(around.env, secrets=False),
+        cwd=around.scratch,
+        log=around.log("api"),
+        ready=lambda: _healthy(host, port),
+        pass_fds=(listener.fileno(),),
+    )
+
+
+def _healthy(host: str, port: int) -> bool:
+    connection = http.client.HTTPConnection({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port, timeout=2)
+    try:
+        connection.request("GET", "/healthz")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def migration_program(around: Surroundings) -> Program:
+    """Bring the schema up to date; ends by itself."""
+    return Program(
+        name="migrate",
+        argv=[sys.executable, "-m", "cli", "migrate"],
+        env=own_environment(around.env, secrets=False),
+        cwd=around.scratch,
+        log=around.log("migrate"),
+    )

@@ -1,0 +1,76 @@
+"""`kernelwright worker`: Celery workers of a deployment whose Postgres and Redis are elsewhere.
+
+    KERNELWRIGHT_DATABASE_URL=… KERNELWRIGHT_REDIS_URL=… kernelwright worker --queues llm,gpu
+
+One process for each queue and one for each GPU, pinned to it, watched and restarted; they write to stdout. Exactly one
+process of a deployment serves `control`: it also runs the clock (Celery beat).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from cli import logs
+from cli.deployment import Surroundings, parse_queues, worker_programs
+from cli.devices import visible_gpus
+from cli.embedded.home import open_home, run_folder
+from cli.errors import CliError
+from cli.guard import guarded
+from cli.preflight import check_compiler, check_packages
+from cli.programs import Service
+from cli.supervisor import StopRequested, Supervisor
+from cli.up import DATABASE_VARIABLE, DEFAULT_HOME, REDIS_VARIABLE, HomeOption
+
+
+class NoUrl(CliError):
+    """{variable} is not set: a worker needs the Postgres and the Redis of its deployment (`kernelwright up` starts its own,
+    with workers)."""
+
+    exit_code = 2
+
+
+class NoGpu(CliError):
+    """No NVIDIA GPU is visible here (nvidia-smi finds none that CUDA_VISIBLE_DEVICES allows), and --queues asks for gpu:
+    give the container a GPU, or leave gpu out."""
+
+    exit_code = 2
+
+
+def worker(
+    queues: Annotated[
+        str, typer.Option(envvar="KERNELWRIGHT_QUEUES", help="Any of control, llm, cpu, gpu.")
+    ] = "control,llm,cpu,gpu",
+    llm_threads: Annotated[int, typer.Option(help="Calls to models at a time.", min=1)] = 8,
+    grace_s: Annotated[float, typer.Option(help="Seconds for work in hand when asked to stop.", min=0)] = 25.0,
+    home: HomeOption = DEFAULT_HOME,
+) -> None:
+    """Run workers against KERNELWRIGHT_DATABASE_URL and KERNELWRIGHT_REDIS_URL. SIGTERM stops them."""
+    chosen = parse_queues(queues)
+    for variable in (DATABASE_VARIABLE, REDIS_VARIABLE):
+        if not os.environ.get(variable):
+            raise NoUrl(variable=variable)
+    check_packages(("sqlalchemy", "psycopg", "celery", "redis"))
+    check_compiler(chosen)
+    gpus = visible_gpus() if "gpu" in chosen else []
+    if "gpu" in chosen and not gpus:
+        raise NoGpu
+    home = open_home(home.expanduser())
+    around = Surroundings(env={"KERNELWRIGHT_HOME": str(home)}, scratch=run_folder(home), logs=None)
+    programs = worker_programs(chosen, gpus, around, llm_threads=llm_threads, grace_s=grace_s)
+    raise typer.Exit(guarded(lambda: _supervise(list(programs))))
+
+
+def _supervise(services: list[Service]) -> int:
+    logs.configure(None)
+    supervisor = Supervisor([services])
+    with supervisor.signals():
+        try:
+            supervisor.start()
+            supervisor.watch()
+        except StopRequested:
+            return 130
+        supervisor.stop()
+    return 0
