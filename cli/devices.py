@@ -34,7 +34,7 @@ class Gpu:
 def hardware_id(device_name: str) -> str:
     """`NVIDIA H100 80GB HBM3` is `nvidia-h100`: lower case, dashes, and no memory or form factor behind the model."""
     words = re.sub(r"[^a-z0-9]+", " ", device_name.lower()).split()
-    kept = []
+    kept: list[str] = []
     for word in words:
         if kept and re.fullmatch(r"\d+gb|hbm\d*e?|sxm\d*|pcie|nvl", word):
             break

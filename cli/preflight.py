@@ -24,8 +24,8 @@ class AddressUnusable(CliError):
 
 
 class DiskNearlyFull(CliError):
-    """Only {free_mb} MB are free on the disk that holds {home} and Kernelwright wants {least_mb} MB: free some, or choose
-    a folder on another disk with --home."""
+    """Only {free_mb} MB are free on the disk that holds {home} and Kernelwright wants {least_mb} MB: free some, or
+    choose a folder on another disk with --home."""
 
 
 class NoCompiler(CliError):

@@ -137,12 +137,12 @@ class Program:
     def _failed(self, reason: str) -> ProgramFailed:
         if self.log is None:
             return ProgramFailed(name=self.name, reason=reason, log="above")
-        return ProgramFailed(name=self.name, reason=f"{reason}; {last_words(self.log)}", log=self.log)
+        return ProgramFailed(name=self.name, reason=f"{reason}; {last_words(self.log, lines=1)}", log=self.log)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A program that ends by itself, as a member of a supervisor's groups: what follows starts when it has ended well."""
+    """A program that ends by itself, as a member of a supervisor's groups: what follows starts after it."""
 
     program: Program
 

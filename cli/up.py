@@ -2,8 +2,8 @@
 
     kernelwright up [--host 127.0.0.1] [--port 8080] [--home ~/.kernelwright] [--queues control,llm,cpu,gpu]
 
-KERNELWRIGHT_DATABASE_URL and KERNELWRIGHT_REDIS_URL replace the embedded servers. Ctrl-C or SIGTERM stops everything, and
-a kill -9 of any process here leaves none of the others behind: see `cli.guard`.
+KERNELWRIGHT_DATABASE_URL and KERNELWRIGHT_REDIS_URL replace the embedded servers. Ctrl-C or SIGTERM stops everything,
+and a kill -9 of the process that was started leaves none of the others behind: see `cli.guard`.
 """
 
 from __future__ import annotations

@@ -26,23 +26,21 @@ from cli.up import DATABASE_VARIABLE, DEFAULT_HOME, REDIS_VARIABLE, HomeOption
 
 
 class NoUrl(CliError):
-    """{variable} is not set: a worker needs the Postgres and the Redis of its deployment (`kernelwright up` starts its own,
-    with workers)."""
+    """{variable} is not set: a worker needs the Postgres and the Redis of its deployment (`kernelwright up` starts its
+    own, with workers)."""
 
     exit_code = 2
 
 
 class NoGpu(CliError):
-    """No NVIDIA GPU is visible here (nvidia-smi finds none that CUDA_VISIBLE_DEVICES allows), and --queues asks for gpu:
-    give the container a GPU, or leave gpu out."""
+    """No NVIDIA GPU is visible here (nvidia-smi finds none that CUDA_VISIBLE_DEVICES allows), and --queues asks for
+    gpu: give the container a GPU, or leave gpu out."""
 
     exit_code = 2
 
 
 def worker(
-    queues: Annotated[
-        str, typer.Option(envvar="KERNELWRIGHT_QUEUES", help="Any of control, llm, cpu, gpu.")
-    ] = "control,llm,cpu,gpu",
+    queues: Annotated[str, typer.Option(envvar="KERNELWRIGHT_QUEUES", help="Some of control, llm, cpu, gpu.")],
     llm_threads: Annotated[int, typer.Option(help="Calls to models at a time.", min=1)] = 8,
     grace_s: Annotated[float, typer.Option(help="Seconds for work in hand when asked to stop.", min=0)] = 25.0,
     home: HomeOption = DEFAULT_HOME,
