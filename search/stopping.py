@@ -44,7 +44,7 @@ def hold(job: JobView, tree: Tree) -> StopReason | None:
 
 
 def out_of_ideas(job: JobView, tree: Tree) -> StopReason:
-    """The reason to end a job whose policy has nothing left to try: an error where only failures kept it from trying."""
+    """The reason to end a job whose policy has nothing left to try; an error where nothing but failures ever came."""
     nothing_came = all(node.free for node in tree.nodes)
     crashed = any(node.failure == Failure.PROVIDER_ERROR for node in tree.nodes)
     return StopReason.ERROR if providers_dead(job, tree) or (nothing_came and crashed) else StopReason.EXHAUSTED
