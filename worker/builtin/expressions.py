@@ -1,8 +1,8 @@
 """What a recipe is told: operands, numbers that may depend on a shape, and language-neutral expression programs.
 
-Nothing here knows C++ or Triton. A recipe walks `Program.steps` in order and prints one statement a step; Python-side text
-(`Operand.text`, `Number.text`) is an expression valid inside `ModelNew.forward`, where the reference's argument names and
-`self` are in scope.
+Nothing here knows C++ or Triton. A recipe walks `Program.steps` in order and prints one statement a step; Python-side
+text (`Operand.text`, `Number.text`) is an expression valid inside `ModelNew.forward`, where the reference's argument
+names and `self` are in scope.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ class Unmatched(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A constant of the reference. `value` is its value in the first workload; `alternatives` are Python expressions that
-    give it in *every* workload traced so far, best first: the literal, or one that reads a shape (`1.0 / math.sqrt(q.shape[-1])`).
+    """A constant of the reference. `value` is its value in the first workload; `alternatives` are Python expressions
+    that
+    give it in *every* workload traced so far, best first: the literal, or one that reads a shape (`1.0 /
+    math.sqrt(q.shape[-1])`).
     """
 
     value: float
@@ -62,8 +64,9 @@ class Operand:
       use `.text`. It may be non-contiguous: call `.contiguous()` or use its strides.
     - `kind`: float, int or bool (the precise dtype may differ between workloads; bool masks are 1 byte).
     - `rank`: dimensions of the expression's value. `is_view`: false when the expression is the bare leaf.
-    - `broadcast`: only inside a Program: one flag per dimension of the program's domain, true where the operand (aligned to
-      the right, as torch broadcasts) has extent 1 or no dimension although the domain's is larger. Empty elsewhere.
+    - `broadcast`: only inside a Program: one flag per dimension of the program's domain, true where the operand
+      (aligned to the right, as torch broadcasts) has extent 1 or no dimension although the domain's is larger. Empty
+      elsewhere.
     """
 
     name: str
@@ -79,12 +82,13 @@ class Operand:
         return "".join(piece if isinstance(piece, str) else piece.text for piece in self.pieces)
 
 
-# The whole vocabulary of a Program, with arity. Compare and logic steps give truth values (usable by `where`, `and`, `or`,
-# `not`, and by arithmetic as 0/1 after `bool_to_float`). maximum/minimum propagate NaN, as torch does.
+# The whole vocabulary of a Program, with arity. Compare and logic steps give truth values (usable by `where`, `and`,
+# `or`, `not`, and by arithmetic as 0/1 after `bool_to_float`). maximum/minimum propagate NaN, as torch does.
 POINTWISE_OPS: dict[str, int] = {
     "load": 1,
     "add": 2, "sub": 2, "mul": 2, "div": 2, "neg": 1, "abs": 1, "reciprocal": 1, "sqrt": 1, "rsqrt": 1, "square": 1,
-    "exp": 1, "exp2": 1, "expm1": 1, "log": 1, "log2": 1, "log1p": 1, "sigmoid": 1, "tanh": 1, "erf": 1, "sin": 1, "cos": 1,
+    "exp": 1, "exp2": 1, "expm1": 1, "log": 1, "log2": 1, "log1p": 1, "sigmoid": 1, "tanh": 1, "erf": 1, "sin": 1,
+    "cos": 1,
     "pow": 2, "maximum": 2, "minimum": 2, "floor": 1, "ceil": 1, "round": 1, "trunc": 1, "sign": 1,
     "lt": 2, "le": 2, "gt": 2, "ge": 2, "eq": 2, "ne": 2, "and": 2, "or": 2, "not": 1, "bool_to_float": 1, "where": 3,
 }  # fmt: skip
@@ -112,7 +116,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A step that is returned. `keepdim` matters for row level only: whether the reduced dimension stays, with extent 1.
+    """A step that is returned. `keepdim` matters for row level only: whether the reduced dimension stays, with
+    extent 1.
     `kind` is the dtype kind of the result (bool for a comparison)."""
 
     step: int
@@ -124,8 +129,9 @@ class Output:
 class Program:
     """A DAG of elementwise steps and reductions over one domain (the broadcast shape of all operands).
 
-    `rank` is the domain's rank; a row is its last `row_dims` dimensions taken together. `outputs` are in the reference's order; `returns_tuple` when forward returns a tuple.
-    Element outputs have the domain's shape, in contiguous layout.
+    `rank` is the domain's rank; a row is its last `row_dims` dimensions taken together. `outputs` are in the
+    reference's order; `returns_tuple` when forward returns a tuple. Element outputs have the domain's shape, in
+    contiguous layout.
     """
 
     operands: tuple[Operand, ...]

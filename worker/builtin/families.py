@@ -1,10 +1,10 @@
 """Recognise what a reference computes: `recognise(source, hardware)` gives the families that fit, most specific first.
 
-A family is a dataclass of *bindings*: everything a recipe needs, and nothing of any language. Recipes (`cpp/`, `triton/`)
-are written against these classes. Conventions:
+A family is a dataclass of *bindings*: everything a recipe needs, and nothing of any language. Recipes (`cpp/`,
+`triton/`) are written against these classes. Conventions:
 
-- `Operand.text` and `Number.text` are Python expressions for `ModelNew.forward`, where the reference's argument names and
-  `self` are in scope. A `Number` with `is_literal` false must be computed at run time.
+- `Operand.text` and `Number.text` are Python expressions for `ModelNew.forward`, where the reference's argument names
+  and `self` are in scope. A `Number` with `is_literal` false must be computed at run time.
 - `dims` counts trailing dimensions taken together: a row is `x.shape[-dims:]` flattened.
 - dtypes are not bound: workloads may differ in them. Compute in float32 and return the input's dtype.
 - No binding depends on a size; a candidate must work for every shape of that rank.
@@ -73,7 +73,8 @@ class Softmax:
 
 @dataclass(frozen=True, slots=True)
 class LayerNorm:
-    """Normalises `x` (or `x + residual`). `weight`/`bias` have a row's shape, or are None. The variance is biased; it must
+    """Normalises `x` (or `x + residual`). `weight`/`bias` have a row's shape, or are None. The variance is biased;
+    it must
     be computed in two passes or by Welford: inputs may be shifted far from zero. `returns_sum`: the second output is
     `x + residual`."""
 
@@ -112,7 +113,8 @@ class RowReduction:
 
 @dataclass(frozen=True, slots=True)
 class ColumnReduction:
-    """Reduces dimension `dim` (negative, not -1) of x: view x as [outer, n, inner]. `keepdim` keeps it with extent 1."""
+    """Reduces dimension `dim` (negative, not -1) of x: view x as [outer, n, inner]. `keepdim` keeps it with extent
+    1."""
 
     x: Operand
     op: Literal["sum", "mean", "max", "min"]
@@ -122,16 +124,20 @@ class ColumnReduction:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Inclusive scan along the last dimension; `reverse` scans from the end (`flip(cumsum(flip(x)))`)."""
+    """Inclusive scan along the last dimension of x, or of `x * factor` (a float or bool operand of x's shape);
+    `reverse`
+    scans from the end (`flip(cumsum(flip(x)))`)."""
 
     x: Operand
+    factor: Operand | None
     op: Literal["sum", "prod"]
     reverse: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CrossEntropy:
-    """`F.cross_entropy(logits[rows, classes], target[rows])` with integer targets. Rows whose target is `ignore_index` do
+    """`F.cross_entropy(logits[rows, classes], target[rows])` with integer targets. Rows whose target is
+    `ignore_index` do
     not count; `reduction` mean divides by those that do. `logits`/`target` texts include the reference's reshapes."""
 
     logits: Operand
@@ -143,7 +149,8 @@ class CrossEntropy:
 
 @dataclass(frozen=True, slots=True)
 class Matmul:
-    """`epilogue(a @ b)`: a is [..., m, k]; b is [k, n], or [n, k] when `b_transposed` (nn.Linear's weight), or batched with
+    """`epilogue(a @ b)`: a is [..., m, k]; b is [k, n], or [n, k] when `b_transposed` (nn.Linear's weight), or
+    batched with
     the same leading dimensions as `a` when `batched`. The product has a's leading dimensions.
 
     `epilogue` is a Pointwise program whose operand named `acc` (source `input`, text `acc`) is the product; its other
@@ -161,8 +168,11 @@ class Matmul:
 class Attention:
     """q, k, v are [..., heads, tokens, width] of one rank (3 or 4); the result has q's leading shape and v's width.
 
-    `causal`: query i sees keys j <= i (mask aligned top-left, as torch's `is_causal` and `tril` are). `mask` is an extra
-    boolean (True = visible) or additive float operand that broadcasts to [..., tokens, keys].
+    k and v may have fewer heads than q (rank 4): query head h reads key head `h // (q.shape[1] // k.shape[1])`.
+
+    `causal`: query i sees keys j <= i (mask aligned top-left, as torch's `is_causal` and `tril` are). `mask` is an
+    extra boolean (True = visible) or additive float operand that broadcasts to [..., tokens, keys]. A row that sees
+    no key is zero when `hidden_is_zero` (torch's scaled_dot_product_attention), else NaN (a plain softmax).
     """
 
     q: Operand
@@ -171,6 +181,7 @@ class Attention:
     scale: Number
     causal: bool
     mask: Operand | None
+    hidden_is_zero: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +192,7 @@ class GroupNorm:
     """
 
     x: Operand
-    groups: int
+    groups: Number
     weight: Operand | None
     bias: Operand | None
     eps: Number
@@ -211,7 +222,8 @@ class Transpose:
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """`epilogue(weight[indices])`: indices has any shape, the result one more dimension. Out-of-range indices must raise or
+    """`epilogue(weight[indices])`: indices has any shape, the result one more dimension. Out-of-range indices must
+    raise or
     be left to torch: the candidate checks them. Epilogue as in Matmul."""
 
     weight: Operand
@@ -220,14 +232,16 @@ class Embedding:
 
 
 Bindings = (
-    Pointwise | Rowwise | FullReduction | Softmax | LayerNorm | RmsNorm | RowReduction | ColumnReduction | Scan | CrossEntropy
+    Pointwise | Rowwise | FullReduction | Softmax | LayerNorm | RmsNorm | RowReduction | ColumnReduction | Scan |
+    CrossEntropy
     | Matmul | Attention | GroupNorm | Rope | Transpose | Embedding
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One workload's concrete shapes: (name, shape, dtype) of the inputs and of the parameters and buffers, and the shapes
+    """One workload's concrete shapes: (name, shape, dtype) of the inputs and of the parameters and buffers, and the
+    shapes
     of the outputs."""
 
     workload: str

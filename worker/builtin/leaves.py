@@ -1,7 +1,8 @@
 """Leaves of a graph as Python expressions: an input or parameter, and the reference's own views of it.
 
-A recipe does not re-implement `x.chunk(2, -1)[0].transpose(1, 2)`; it evaluates that text in forward and hands the kernel
-the view. Sizes that were burnt into the trace are turned back into `x.shape[d]` where that holds in every workload.
+A recipe does not re-implement `x.chunk(2, -1)[0].transpose(1, 2)`; it evaluates that text in forward and hands the
+kernel the view. Sizes that were burnt into the trace are turned back into `x.shape[d]` where that holds in every
+workload.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ class Leaves:
         """The divisor of a variance: an extent less its correction, never below zero."""
         value = max(0.0, extent - correction)
         found = [
-            f"max(0.0, {text}.shape[{dim}] - {correction!r})" for text, dim, n in self._extents() if n == extent and n > 1
+            f"max(0.0, {text}.shape[{dim}] - {correction!r})"
+            for text, dim, n in self._extents()
+            if n == extent and n > 1
         ]
         return Number(value, (*found, literal(value)))
 
@@ -64,7 +67,8 @@ class Leaves:
         return Number(float(value), (*found, repr(value)))
 
     def _extents(self) -> list[tuple[str, int, int]]:
-        """(expression, dimension, extent) of every input; trailing dimensions are named from the right, as they are used."""
+        """(expression, dimension, extent) of every input; trailing dimensions are named from the right, as they are
+        used."""
         found = []
         for node in self.graph.inputs:
             rank = len(node.shape)

@@ -1,8 +1,8 @@
 """Lower a traced graph to a Program: elementwise steps and row reductions over one domain.
 
 Composite ops are expanded to the small vocabulary of `expressions.POINTWISE_OPS`, casts between float types are dropped
-(recipes compute in float32 and round once, which is at least as accurate), and equal steps are shared. What does not fit
-raises Unmatched: views of computed values, scans, matrix products, data-dependent shapes.
+(recipes compute in float32 and round once, which is at least as accurate), and equal steps are shared. What does not
+fit raises Unmatched: views of computed values, scans, matrix products, data-dependent shapes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from worker.builtin.expressions import (
     FULL_REDUCTIONS,
-    ROW_REDUCTIONS,
     TRUTH_OPS,
     Level,
     Number,
@@ -22,7 +21,6 @@ from worker.builtin.expressions import (
     Program,
     Step,
     Unmatched,
-    constant,
 )
 from worker.builtin.leaves import Leaves, dtype_kind
 from worker.builtin.trace import Arg, Graph, Node, Ref
@@ -32,7 +30,8 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A lowered value: its step and the shape torch gives it. `kept` says whether a row value still has its reduced dims."""
+    """A lowered value: its step and the shape torch gives it. `kept` says whether a row value still has its reduced
+    dims."""
 
     step: int
     shape: Shape
@@ -62,6 +61,8 @@ class Lowering:
 
     def emit(self, op: str, *args: Item) -> Value:
         """Append an elementwise step (or find an equal one)."""
+        if op == "mul" and args[0] == args[1]:
+            op, args = "square", args[:1]
         prepared = [self._as_float(op, a) for a in args]
         values = [a for a in prepared if isinstance(a, Value)]
         if not values:
@@ -175,8 +176,9 @@ class Lowering:
             if step.op in FULL_REDUCTIONS:
                 source = step.args[0]
                 assert isinstance(source, int)
-                whole = math.prod(domain) if self.steps[source].level == "element" else math.prod(domain[: -self.row_dims])
-                if math.prod(self.shapes[source]) != whole:
+                over_rows = self.steps[source].level == "row"
+                covered = domain[: len(domain) - self.row_dims] if over_rows else domain
+                if math.prod(self.shapes[source]) != math.prod(covered):
                     raise Unmatched("a reduction of something smaller than the domain")
 
     def _output(self, value: Value, index: int) -> Output:
@@ -263,12 +265,4 @@ def register(*names: str) -> Callable[[Handler], Handler]:
 
 def lower(graph: Graph) -> Program:
     """Lower a whole graph. Raises Unmatched when it holds anything that is not elementwise or a reduction over rows."""
-    from worker.builtin import lowering_ops  # noqa: F401  registers the handlers
-
     return Lowering(graph).program()
-
-
-__all__ = [
-    "FULL_REDUCTIONS", "HANDLERS", "ROW_REDUCTIONS", "Item", "Lowering", "Value", "broadcast", "broadcast_flags", "constant",
-    "lower", "register",
-]  # fmt: skip

@@ -1,12 +1,13 @@
 """Trace a reference problem into a small graph of aten ops, without touching data.
 
 The reference's source is executed here (its `Model`, `get_inputs`, `get_init_inputs`), under a `FakeTensorMode`: no
-memory is allocated and no arithmetic done, so a problem with gigabytes of inputs traces in a second. One graph is made per
-workload of the target, because a Python constant such as `1 / sqrt(q.shape[-1])` is burnt into the graph and only a second
-workload shows that it depends on a shape.
+memory is allocated and no arithmetic done, so a problem with gigabytes of inputs traces in a second. One graph is
+made per workload of the target, because a Python constant such as `1 / sqrt(q.shape[-1])` is burnt into the graph and
+only a second workload shows that it depends on a shape.
 
-Ops keep their *composite* names (`aten.softmax.int`, `aten.layer_norm.default`, `aten.scaled_dot_product_attention.default`):
-the trace is made before autograd and before decompositions, where the author's intent is still visible.
+Ops keep their *composite* names (`aten.softmax.int`, `aten.layer_norm.default`,
+`aten.scaled_dot_product_attention.default`): the trace is made before autograd and before decompositions, where the
+author's intent is still visible.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ Arg = Ref | int | float | bool | str | None | tuple["Arg", ...]
 class Node:
     """One value of the graph.
 
-    `op` is `input`, `parameter` (buffers too), `getitem` or an aten overload such as `aten.add.Tensor` (in-place ops are
-    renamed to their functional form). `name` is the forward argument or the state dict key of a leaf, else empty.
+    `op` is `input`, `parameter` (buffers too), `getitem` or an aten overload such as `aten.add.Tensor` (in-place ops
+    are renamed to their functional form). `name` is the forward argument or the state dict key of a leaf, else empty.
     `default_args` are filled in: `args` holds every positional argument of the overload's schema, `kwargs` the rest.
     """
 
@@ -218,7 +219,7 @@ class _Importer:
             self._add(node, kind, (), {}, name)
         for node in self.module.graph.nodes:
             if node.op in ("get_attr", "call_module", "call_method"):
-                raise TraceError(f"forward uses a tensor that is neither an input nor in the state dict ({node.target})")
+                raise TraceError(f"forward uses {node.target}, a tensor neither passed in nor in the state dict")
             if node.op == "call_function":
                 self._call(node)
         return Graph(self.workload, tuple(self.nodes), self._outputs(), self.returns_tuple)
@@ -251,7 +252,8 @@ class _Importer:
         """`y.mul_(2)` makes every later use of `y` mean the new value; views of `y` made before cannot follow."""
         name = target._schema.name.split("::")[1]
         first = node.args[0]
-        if not name.endswith("_") or not isinstance(first, FxNode) or sum(1 for a in target._schema.arguments if _writes(a)) > 1:
+        writes = sum(1 for argument in target._schema.arguments if _writes(argument))
+        if not name.endswith("_") or not isinstance(first, FxNode) or writes != 1:
             raise TraceError(f"forward mutates a tensor through {target}")
         old = self.env[first]
         if old in self.viewed or self.nodes[old].op in ("input", "parameter") or _is_view(self.nodes[old].op):
