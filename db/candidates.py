@@ -15,7 +15,6 @@ from sqlalchemy.orm import Session
 
 from db import events, jobs, ledger
 from db.evaluations import store_evaluation, store_infra_error
-from db.fingerprints import source_hash
 from db.ids import new_id
 from db.ledger import Claim
 from db.listing import CandidateRow, Sort, get_candidate, list_candidates
@@ -57,9 +56,10 @@ class NewCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Proposed:
-    """What a proposer made. `tunable` says that the source declares parameters to tune."""
+    """What a proposer made. `source_hash` is of the normalised source; `tunable`: it declares parameters to tune."""
 
     source: str
+    source_hash: str
     plan: str | None = None
     params: Mapping[str, Any] | None = None
     tunable: bool = False
@@ -131,13 +131,11 @@ def store_proposal(session: Session, claim: Claim, proposed: Proposed, *, queue:
     A source that an earlier candidate of the job has (normalised) costs no evaluation. Raises Fenced.
     """
     candidate = _settle(session, claim)
-    source = storable_text(proposed.source)
-    digest = source_hash(source)
-    candidate.source, candidate.source_hash = source, digest
+    candidate.source, candidate.source_hash = storable_text(proposed.source), proposed.source_hash
     candidate.plan = storable_text(proposed.plan) if proposed.plan else None
     candidate.params = storable_json(proposed.params) if proposed.params is not None else None
     candidate.tunable = proposed.tunable
-    twin = _twin(session, candidate, digest)
+    twin = _twin(session, candidate, proposed.source_hash)
     if twin is not None:
         candidate.duplicate_of = twin.id
         detail = f"the same source as candidate {twin.ordinal} of this job"

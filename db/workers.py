@@ -95,6 +95,12 @@ def live_workers(session: Session, queue: str) -> int:
     return session.scalar(query) or 0
 
 
+def served_queues(session: Session) -> set[str]:
+    """The queues that some active worker serves."""
+    rows = session.scalars(select(Worker.queues).where(_alive(), Worker.state == WorkerState.ACTIVE.value))
+    return {queue for queues in rows for queue in queues}
+
+
 def device_facts(session: Session, hardware: str) -> dict[str, Any]:
     """What the most recently heard worker of this hardware measured about it; empty when there has been none."""
     query = (

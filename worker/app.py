@@ -1,0 +1,47 @@
+"""The Celery application: `celery -A worker.app worker --queues cpu --without-gossip --without-mingle`.
+
+`kernelwright up` and `kernelwright worker` start one process for each queue and for each GPU. Here Celery's life cycle
+is tied to ours: logging, the row in `workers`, and what a worker process shares among its tasks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import Celery, signals
+
+from db.logging import configure_logging
+from db.settings import get_settings
+from worker import registry, runtime
+
+app = Celery("kernelwright")
+app.config_from_object("worker.config")
+
+
+@signals.setup_logging.connect
+def _set_up_logging(**_: Any) -> None:
+    settings = get_settings()
+    configure_logging(settings.log_level, settings.log_format)
+
+
+@signals.celeryd_after_setup.connect
+def _introduce(instance: Any, **_: Any) -> None:
+    """Before the pool starts: measure the device and write the row, so that no task is timed meanwhile."""
+    registry.join(tuple(instance.app.amqp.queues.consume_from))
+
+
+@signals.worker_process_init.connect
+def _forked(**_: Any) -> None:
+    """In a fresh child of the pool: what the parent had open is the parent's."""
+    runtime.forget()
+
+
+@signals.worker_process_shutdown.connect
+def _child_ends(**_: Any) -> None:
+    runtime.close()
+
+
+@signals.worker_shutdown.connect
+def _leave(**_: Any) -> None:
+    runtime.close()
+    registry.leave()

@@ -1,0 +1,107 @@
+"""Rings the doorbell: one Celery message with one work id, after the commit that made the work.
+
+A ring may be lost (Redis away, flushed, a worker killed at the wrong moment): the row in the ledger is what counts, and
+the reaper rings again. So nothing here raises when Redis is away. The API imports this module and no other of `worker`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+import structlog
+from celery import Celery
+from kombu.exceptions import ChannelError, OperationalError
+from redis.exceptions import RedisError
+
+from db.settings import get_settings
+
+Doorbell = tuple[str, str, str]
+"""Work id, queue, kind."""
+
+KEY_PREFIX: Final = "kernelwright:"
+"""Keeps our keys apart from those of others in one Redis."""
+HARD_LIMIT_S: Final = 1800
+"""Nothing may take longer. The judge's and the proposers' own deadlines are far shorter."""
+
+log = structlog.get_logger(__name__)
+
+
+def transport_options() -> dict[str, Any]:
+    """How messages travel: the same for those who ring and those who answer."""
+    return {
+        # Redelivery recovers nothing here (leases do); a short timeout would only run long tasks twice.
+        "visibility_timeout": HARD_LIMIT_S + 300,
+        "socket_keepalive": True,
+        "health_check_interval": 30,
+        "unacked_restore_interval": 5,
+        "unacked_restore_throttle": 1,
+        "global_keyprefix": KEY_PREFIX,
+    }
+
+
+@lru_cache(maxsize=1)
+def producer() -> Celery:
+    """The Celery app that only sends. Raises MissingRedisUrl when no Redis is configured."""
+    app = Celery("kernelwright-doorbell", broker=get_settings().broker_url, set_as_current=False)
+    app.conf.update(
+        broker_transport_options=transport_options() | {"socket_connect_timeout": 1, "socket_timeout": 2},
+        task_serializer="json",
+        task_ignore_result=True,
+        task_default_queue="control",
+        # A caller waits for this: one quick second try, then it is the reaper's.
+        task_publish_retry_policy={"max_retries": 1, "interval_start": 0.05, "interval_max": 0.05},
+    )
+    return app
+
+
+def ring(work_id: str, queue: str, kind: str) -> bool:
+    """Say that there is work on a queue. False when Redis is away: logged, and rung again by the reaper."""
+    try:
+        producer().send_task(f"kernelwright.{kind}", args=[work_id], queue=queue, ignore_result=True)
+    except (OperationalError, RedisError, OSError) as error:
+        log.warning("doorbell.lost", work_id=work_id, queue=queue, kind=kind, error=str(error))
+        return False
+    return True
+
+
+def ring_all(doorbells: Iterable[Doorbell]) -> int:
+    """Ring for each; stops at the first that is lost, since Redis is away. Returns how many rang."""
+    rung = 0
+    for work_id, queue, kind in doorbells:
+        if not ring(work_id, queue, kind):
+            break
+        rung += 1
+    return rung
+
+
+def ring_missing(doorbells: Iterable[Doorbell]) -> int:
+    """Ring only for what is not already waiting in Redis, so that a long backlog does not fill it with repeats.
+
+    Any doorbell makes a worker take the first ready row of its queues, so it is their number that matters.
+    """
+    by_queue: dict[str, list[Doorbell]] = {}
+    for doorbell in doorbells:
+        by_queue.setdefault(doorbell[1], []).append(doorbell)
+    waiting = depths(by_queue)
+    return ring_all(bell for queue, bells in by_queue.items() for bell in bells[waiting.get(queue, 0) :])
+
+
+def depths(queues: Iterable[str]) -> Mapping[str, int]:
+    """How many messages wait in Redis, queue by queue; nothing for those it cannot tell."""
+    found: dict[str, int] = {}
+    try:
+        with producer().connection_for_read() as connection, connection.channel() as channel:
+            for queue in queues:
+                found[queue] = _depth(channel, queue)
+    except (OperationalError, RedisError, OSError) as error:
+        log.warning("doorbell.depth_unknown", error=str(error))
+    return found
+
+
+def _depth(channel: Any, queue: str) -> int:
+    try:
+        return int(channel.queue_declare(queue=queue, passive=True).message_count)
+    except ChannelError:  # Redis has no key for an empty list
+        return 0

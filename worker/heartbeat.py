@@ -1,0 +1,100 @@
+"""Keeps a claim alive while the work is done, and interrupts the work when the claim is lost or the job is cancelled.
+
+with Lease(runtime.sessions, claim, interrupt=judge.abort) as lease:
+    report = judge.evaluate(request)
+lease.check()
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session, sessionmaker
+
+from db import ledger
+from db.ledger import LEASE_S, RENEW_S, Claim, Fenced
+
+log = structlog.get_logger(__name__)
+
+
+class CancelRequested(Exception):
+    """The job is being cancelled: drop what was found and finish the work as cancelled."""
+
+    def __str__(self) -> str:
+        return str(self.__doc__)
+
+
+class Lease:
+    """Renews a claim from a thread of its own until the block ends.
+
+    The work must have a deadline of its own: a lease does not know whether its work is stuck.
+    """
+
+    def __init__(
+        self,
+        sessions: sessionmaker[Session],
+        claim: Claim,
+        *,
+        interrupt: Callable[[], None],
+        lease_s: float = LEASE_S,
+        renew_s: float = RENEW_S,
+    ) -> None:
+        self.lost = False
+        self.cancel_requested = False
+        self._sessions = sessions
+        self._claim = claim
+        self._interrupt = interrupt
+        self._lease_s = lease_s
+        self._renew_s = renew_s
+        self._ended = threading.Event()
+        self._renewed_at = time.monotonic()
+        self._thread = threading.Thread(target=self._keep, name=f"lease-{claim.id}", daemon=True)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the work was told to stop."""
+        return self.lost or self.cancel_requested
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def check(self) -> None:
+        """Raises Fenced or CancelRequested when the work was interrupted."""
+        if self.lost:
+            raise Fenced
+        if self.cancel_requested:
+            raise CancelRequested
+
+    def _keep(self) -> None:
+        while not self._ended.wait(self._renew_s):
+            self._renew()
+            if self.interrupted:
+                log.info("work.interrupted", work_id=self._claim.id, lost=self.lost, cancel=self.cancel_requested)
+                self._interrupt()
+                return
+
+    def _renew(self) -> None:
+        try:
+            with self._sessions.begin() as session:
+                renewal = ledger.renew(session, self._claim, lease_s=self._lease_s)
+        except SQLAlchemyError as error:
+            # Without the database the lease runs out there too; then the work is somebody else's.
+            self.lost = time.monotonic() - self._renewed_at > self._lease_s
+            log.warning("lease.renewal_failed", work_id=self._claim.id, lost=self.lost, error=str(error))
+            return
+        self._renewed_at = time.monotonic()
+        self.lost = not renewal.held
+        self.cancel_requested = renewal.cancel_requested

@@ -1,0 +1,127 @@
+"""This worker's row in `workers`: what it serves, what its device can do, and a heartbeat every 10 s.
+
+The row belongs to the worker's main process. Leases are renewed elsewhere (`worker.heartbeat`), by whoever does the work.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from typing import Any, Final
+
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session, sessionmaker
+
+from db import workers
+from db.ids import new_id
+from db.session import make_engine, make_sessions
+from db.settings import get_settings
+from db.vocabulary import WorkerState, queue_hardware
+from worker import runtime
+
+BEAT_S: Final = 10.0
+DESCRIBE_S: Final = 180.0
+_DESCRIBE: Final = (
+    "import json, sys\n"
+    "from worker.profile.device import describe_device\n"
+    "print(json.dumps(describe_device(sys.argv[1])))\n"
+)
+
+log = structlog.get_logger(__name__)
+
+
+class Membership:
+    """A row in `workers` that is kept alive by a thread until `leave`."""
+
+    def __init__(self, sessions: sessionmaker[Session], facts: workers.WorkerFacts, *, beat_s: float = BEAT_S) -> None:
+        self._sessions = sessions
+        self._facts = facts
+        self._beat_s = beat_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat_until_stopped, name="workers-row", daemon=True)
+
+    def join(self) -> None:
+        """Write the row and start the heartbeat. Raises SQLAlchemyError when the database is away."""
+        with self._sessions.begin() as session:
+            workers.register(session, self._facts)
+        self._thread.start()
+
+    def leave(self) -> None:
+        """Stop the heartbeat and say that the worker has gone."""
+        self._stop.set()
+        self._thread.join(self._beat_s)
+        try:
+            with self._sessions.begin() as session:
+                workers.set_state(session, self._facts.id, WorkerState.GONE)
+        except SQLAlchemyError as error:
+            log.warning("worker.leave_failed", error=str(error))
+
+    def _beat_until_stopped(self) -> None:
+        while not self._stop.wait(self._beat_s):
+            try:
+                self._beat()
+            except SQLAlchemyError as error:
+                # The database will be back, or the row goes stale, which is then the truth.
+                log.warning("worker.beat_failed", error=str(error))
+
+    def _beat(self) -> None:
+        with self._sessions.begin() as session:
+            if workers.beat(session, self._facts.id) is None:
+                workers.register(session, self._facts)
+
+
+_membership: Membership | None = None
+
+
+def join(queues: tuple[str, ...]) -> None:
+    """Register this worker for these queues: measures the device first, which takes some seconds."""
+    global _membership
+    hardware = next(filter(None, map(queue_hardware, queues)), None)
+    facts = workers.WorkerFacts(
+        id=new_id("worker"),
+        hostname=socket.gethostname(),
+        pid=os.getpid(),
+        queues=queues,
+        hardware=hardware,
+        device=describe(hardware) if hardware is not None else {},
+    )
+    runtime.identify(facts.id, queues)
+    # No pool: the main process forks its children between two beats, and must hold no connection then.
+    engine = make_engine(get_settings().sqlalchemy_url, f"kernelwright {facts.id} beat", pooled=False)
+    _membership = Membership(make_sessions(engine), facts)
+    _membership.join()
+    log.info("worker.joined", worker_id=facts.id, queues=list(queues), hardware=hardware)
+
+
+def leave() -> None:
+    """Take this worker out of the list; does nothing when it never joined."""
+    global _membership
+    left, _membership = _membership, None
+    if left is not None:
+        left.leave()
+
+
+def describe(hardware: str, timeout_s: float = DESCRIBE_S) -> dict[str, Any]:
+    """The device's facts, measured in a process of its own: the worker forks, so it must never touch the device itself.
+
+    A device that cannot be described still works; the facts then hold the `error`.
+    """
+    command = [sys.executable, "-c", _DESCRIBE, hardware]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=True)
+        facts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except subprocess.CalledProcessError as error:
+        return _undescribed(hardware, str(error.stderr)[-500:])
+    except (subprocess.TimeoutExpired, ValueError, IndexError) as error:
+        return _undescribed(hardware, str(error))
+    return facts
+
+
+def _undescribed(hardware: str, error: str) -> dict[str, Any]:
+    log.warning("worker.device_unknown", hardware=hardware, error=error)
+    return {"error": error}

@@ -1,0 +1,87 @@
+"""What one worker process shares among its tasks: settings, database sessions, a judge. Made when first needed.
+
+A pool that forks must not share connections between processes, so a fresh child calls `forget`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy.orm import Session
+
+from db import ledger
+from db.session import make_engine, make_sessions
+from db.settings import Settings, get_settings
+from worker import client
+from worker.judge.client import Judge, JudgeOptions
+
+
+class Runtime:
+    """One worker process. `owner` is its id in `workers` and on its leases."""
+
+    def __init__(self, settings: Settings, owner: str, queues: tuple[str, ...]) -> None:
+        self.settings = settings
+        self.owner = owner
+        self.queues = queues
+        self.engine = make_engine(settings.sqlalchemy_url, f"kernelwright {owner}")
+        self.sessions = make_sessions(self.engine)
+        self._judges: dict[str, Judge] = {}
+
+    @contextmanager
+    def transaction(self) -> Iterator[Session]:
+        """A session that commits at the end, or rolls back; after the commit the doorbells left in it are rung."""
+        with self.sessions.begin() as session:
+            yield session
+        client.ring_all(ledger.take_doorbells(session))
+
+    def judge(self, hardware: str) -> Judge:
+        """The judge for this hardware: one process that is reused from task to task."""
+        if hardware not in self._judges:
+            self._judges[hardware] = Judge(JudgeOptions(home=self.settings.home_path, hardware=hardware))
+        return self._judges[hardware]
+
+    def close(self) -> None:
+        """End the judges and close the connections."""
+        for judge in self._judges.values():
+            judge.close()
+        self._judges.clear()
+        self.engine.dispose()
+
+
+_lock = threading.Lock()
+_current: Runtime | None = None
+_identity: tuple[str, tuple[str, ...]] = ("", ())
+
+
+def identify(owner: str, queues: tuple[str, ...]) -> None:
+    """Say who this worker is, before its first task; children of the pool inherit it."""
+    global _identity
+    _identity = (owner, queues)
+
+
+def current() -> Runtime:
+    """The runtime of this process."""
+    global _current
+    with _lock:
+        if _current is None:
+            owner, queues = _identity
+            _current = Runtime(get_settings(), owner, queues)
+        return _current
+
+
+def forget() -> None:
+    """Drop what was inherited by a fork without closing it: it is still the parent's."""
+    global _current
+    inherited, _current = _current, None
+    if inherited is not None:
+        inherited.engine.dispose(close=False)
+
+
+def close() -> None:
+    """Close the runtime of this process, if it has one."""
+    global _current
+    ended, _current = _current, None
+    if ended is not None:
+        ended.close()
