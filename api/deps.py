@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import Annotated, cast
 
 from fastapi import Depends, Request
-from fastapi.dependencies.utils import get_flat_dependant
-from fastapi.routing import APIRoute
 
 from api.doorbell import Doorbell
 from api.errors import FieldError, Invalid
@@ -54,9 +52,8 @@ def known_parameters(request: Request) -> None:
     Raises:
         Invalid: it names the parameter and lists the known ones.
     """
-    route = request.scope["route"]
-    assert isinstance(route, APIRoute)
-    known = [parameter.alias for parameter in get_flat_dependant(route.dependant).query_params]
+    operation = request.app.openapi()["paths"][request.scope["route"].path][request.method.lower()]
+    known = [parameter["name"] for parameter in operation.get("parameters", []) if parameter["in"] == "query"]
     unknown = [name for name in dict.fromkeys(request.query_params.keys()) if name not in known]
     if not unknown:
         return

@@ -14,7 +14,7 @@ import structlog
 Ring = Callable[[str, str, str], bool]
 """ring(work_id, queue, kind): False when Redis cannot be reached. It never raises."""
 
-# A ring takes a millisecond; while Redis is away it takes its connect timeout. More threads would only wait in parallel.
+# A ring takes a millisecond; while Redis is away, its connect timeout. More threads would only wait in parallel.
 _THREADS = 2
 # Beyond this many waiting rings the reaper is the faster way.
 _MOST_WAITING = 200

@@ -12,6 +12,7 @@
     │   └── KeyReused     422      an Idempotency-Key that was used for another body
     ├── Internal          500      a fault of ours; what it was stays in the server's log
     └── Unavailable       503      the database cannot be reached now
+        └── NotReady      503      what /readyz found missing
 
 An answer is application/problem+json (RFC 9457): {type, title, status, detail, instance, request_id, errors}.
 """
@@ -20,13 +21,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NotRequired
+
+# Pydantic describes a TypedDict in OpenAPI only with this twin of the standard one, until Python 3.12.
+from typing_extensions import TypedDict
 
 MEDIA_TYPE = "application/problem+json"
 
+Responses = dict[int | str, dict[str, Any]]
+"""What FastAPI takes as an operation's `responses`."""
+
 
 class FieldError(TypedDict):
-    """One thing at fault: `pointer` is a JSON pointer into the body (`#/budget/usd`) or a query parameter (`?limit`)."""
+    """What is at fault: `pointer` is a JSON pointer into the body (`#/budget/usd`) or a query parameter (`?limit`)."""
 
     pointer: str
     detail: str
@@ -121,7 +128,7 @@ class UnknownProblem(NotFound):
 
 
 class NoBestYet(NotFound):
-    """No candidate of this job is verified and timed yet. GET /v1/jobs/{id}?wait=30 tells when that changes."""
+    """No candidate of this job is verified yet. GET /v1/jobs/{id}?wait=30 tells when that changes."""
 
     title = "No best candidate yet"
     slug = "no-best-yet"
@@ -199,6 +206,13 @@ class Unavailable(ApiError):
         super().__init__(detail, errors=errors, headers={"Retry-After": "2"})
 
 
+class NotReady(Unavailable):
+    """This process cannot do its work now; `errors` names what is missing."""
+
+    title = "Not ready"
+    slug = "not-ready"
+
+
 def invalid(pointer: str, detail: str) -> Invalid:
     """An `Invalid` with one thing at fault, its text in the detail too, so that a reader of one line sees it."""
     return Invalid(f"{pointer}: {detail}", errors=[FieldError(pointer=pointer, detail=detail)])
@@ -215,9 +229,9 @@ def from_status(status: int, detail: str | None, headers: Mapping[str, str] | No
     return error
 
 
-def responses(*kinds: type[ApiError]) -> dict[int | str, dict[str, Any]]:
+def responses(*kinds: type[ApiError]) -> Responses:
     """The OpenAPI `responses` of an operation that may answer with these errors, examples included."""
-    described: dict[int | str, dict[str, Any]] = {}
+    described: Responses = {}
     for kind in kinds:
         entry = described.setdefault(kind.status, {"description": kind.title, "content": {MEDIA_TYPE: _media()}})
         if kind.title not in entry["description"]:

@@ -2,7 +2,7 @@
 
 A notification only says "something happened in this job"; the waiter then reads the rows. So a lost notification costs
 time, never truth, and time is bounded: while the connection is down (or behind a pooler that swallows NOTIFY) one query
-every half second asks for the newest event of all watched jobs at once, and every five seconds it does so anyway.
+every half second asks for the versions of all watched jobs at once, and every five seconds it does so anyway.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from typing import Any
 
 import psycopg
 import structlog
+from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.orm import Session
 
 from api.store import Store
-from db import events
+from db.events import CHANNEL
+from db.models import Job
 
 POLL_S = 0.5
 SWEEP_S = 5.0
@@ -93,9 +96,9 @@ class Feed:
 
     async def _hear(self) -> None:
         async with await self._connect() as connection:
-            await connection.execute(f"LISTEN {events.CHANNEL}".encode())
+            await connection.execute(f"LISTEN {CHANNEL}".encode())
             self.listening = True
-            log.info("feed.listening", channel=events.CHANNEL)
+            log.info("feed.listening", channel=CHANNEL)
             await self._tick(*self._watchers)  # what happened while nobody listened
             async for notice in connection.notifies():
                 await self._tick(notice.payload)
@@ -103,9 +106,9 @@ class Feed:
     async def _connect(self) -> psycopg.AsyncConnection[Any]:
         arguments, options = self._engine.dialect.create_connect_args(self._engine.url)
         # A dead peer must not look like a quiet one: without these the kernel asks after two hours.
-        options |= {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "connect_timeout": 5}
-        options |= {"application_name": "kernelwright-api-feed"}
-        return await psycopg.AsyncConnection.connect(*arguments, autocommit=True, **options)
+        keepalives = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+        own = {"application_name": "kernelwright-api-feed", "connect_timeout": 5}
+        return await psycopg.AsyncConnection.connect(*arguments, autocommit=True, **(dict(options) | keepalives | own))
 
     async def _poll(self) -> None:
         silent_s = 0.0
@@ -118,11 +121,11 @@ class Feed:
 
     async def _sweep(self) -> None:
         try:
-            newest = await self._store.read(events.newest, list(self._watchers))
+            newest = await self._store.read(_versions, list(self._watchers))
         except SQLAlchemyError as error:
             log.warning("feed.poll_failed", why=str(error).partition("\n")[0])
             return
-        changed = [job_id for job_id, seq in newest.items() if self._seen.get(job_id) != seq]
+        changed = [job_id for job_id, version in newest.items() if self._seen.get(job_id) != version]
         self._seen.update((job_id, newest[job_id]) for job_id in changed if job_id in self._watchers)
         await self._tick(*changed)
 
@@ -159,3 +162,9 @@ class Watch:
         except TimeoutError:
             return False
         return True
+
+
+def _versions(session: Session, job_ids: list[str]) -> dict[str, int]:
+    """Every event bumps its job's version, so an unchanged version is a job in which nothing happened."""
+    rows = session.execute(select(Job.id, Job.version).where(Job.id.in_(job_ids)))
+    return {job_id: version for job_id, version in rows}

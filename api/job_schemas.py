@@ -43,7 +43,7 @@ class ProblemChoice(Body):
     """What to search: a bundled problem by name, or an own reference source under a name of the client's choice."""
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
-    source: Annotated[str | None, Field(description="a KernelBench-style Python file; without it, `name` is bundled")] = None
+    source: Annotated[str | None, Field(description="a KernelBench-style file; without it, `name` is bundled")] = None
 
     @model_validator(mode="before")
     @classmethod
@@ -85,8 +85,8 @@ class TargetBody(Body):
         if language not in list(Language):
             raise PydanticCustomError("language", f"is no language that we know: use {' or '.join(fitting)}")
         if language not in fitting:
-            where = hardware_for(Language(language))
-            raise PydanticCustomError("language", f"{language} runs on {where}; on {hardware} use {' or '.join(fitting)}")
+            where, fits = hardware_for(Language(language)), " or ".join(fitting)
+            raise PydanticCustomError("language", f"{language} runs on {where}; on {hardware} use {fits}")
         return language
 
 
@@ -140,6 +140,8 @@ class CancelBody(Body):
 
 
 class ProblemRef(Resource):
+    """The problem; `hash` is the SHA-256 of its source."""
+
     name: str
     hash: str
 
@@ -150,7 +152,9 @@ class Target(Resource):
 
 
 class Budget(Resource):
-    candidates: int | None
+    """Null is no limit of that kind."""
+
+    candidates: int
     usd: Usd | None
     wall_s: float | None
     gpu_s: float | None
@@ -185,12 +189,17 @@ class BestSummary(Resource):
 
 
 class Cost(Resource):
+    """What was spent; a call whose price nobody knows counts in calls and tokens only."""
+
     llm_usd: Usd
+    llm_calls: int
+    tokens_in: int
+    tokens_out: int
     gpu_s: float
 
 
 class Job(Resource):
-    """A job as it stands. `version` grows with each visible change and is the ETag."""
+    """A job as it stands. `version` grows with each visible change: it is what `since_version` takes."""
 
     id: str
     state: JobState

@@ -1,4 +1,4 @@
-"""What the resources have in common: the field types and the two base models, one for what comes in, one for what goes out.
+"""What the resources have in common: the field types, and two base models: what comes in, and what goes out.
 
 Times are RFC 3339 in UTC, durations end in `_s` or `_us`, money is a decimal string in US dollars.
 """
@@ -26,7 +26,7 @@ _MOST_USD = Decimal(1_000_000)
 
 
 class Body(BaseModel):
-    """What a client sends: a field that we do not know is refused by name, so that a typing error never passes silently."""
+    """What a client sends. An unknown field is refused by name, so that a typing error never passes silently."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -8,6 +8,9 @@ from typing import Concatenate, ParamSpec, TypeVar
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
 
+from api.doorbell import Doorbell
+from db.ledger import take_doorbells
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -15,11 +18,12 @@ T = TypeVar("T")
 class Store:
     """Hands a session to a function and takes it back when the function returns.
 
-    No request holds a connection while it waits for something else, so ten connections serve thousands of waiters.
+    No request holds a connection while it waits for something else, so a few connections serve thousands of waiters.
     """
 
-    def __init__(self, sessions: async_sessionmaker[AsyncSession]) -> None:
+    def __init__(self, sessions: async_sessionmaker[AsyncSession], doorbell: Doorbell) -> None:
         self._sessions = sessions
+        self._doorbell = doorbell
 
     async def read(self, query: Callable[Concatenate[Session, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a query function in a transaction that is rolled back."""
@@ -27,6 +31,11 @@ class Store:
             return await session.run_sync(query, *args, **kwargs)
 
     async def write(self, change: Callable[Concatenate[Session, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a function that changes rows in a transaction that is committed when it returns, rolled back if it raises."""
-        async with self._sessions.begin() as session:
-            return await session.run_sync(change, *args, **kwargs)
+        """Run a function that changes rows, commit, then ring for the work that it made; when it raises, roll back."""
+        async with self._sessions() as session:
+            async with session.begin():
+                result = await session.run_sync(change, *args, **kwargs)
+            doorbells = take_doorbells(session.sync_session)
+        for doorbell in doorbells:
+            self._doorbell.ring_soon(*doorbell)
+        return result

@@ -18,7 +18,7 @@ def is_hardware(hardware: str) -> bool:
 
 
 def languages_for(hardware: str) -> tuple[Language, ...]:
-    """The languages that run there. Triton on `cpu` is built ahead of time and checked in the interpreter, not timed."""
+    """The languages that run there. On `cpu`, Triton is only built ahead of time and checked in the interpreter."""
     if hardware == CPU:
         return (Language.CPP, Language.TRITON)
     if hardware.startswith("nvidia-"):

@@ -105,6 +105,9 @@ class BestSummary(TypedDict):
 
 class Cost(TypedDict):
     llm_usd: str
+    llm_calls: int
+    tokens_in: int
+    tokens_out: int
     gpu_s: float
 
 
@@ -159,6 +162,7 @@ class Candidate(TypedDict):
     params: dict[str, Any] | None
     state: str
     failure: str | None
+    failure_detail: str | None
     duplicate_of: str | None
     cost_usd: str
     created_at: str
@@ -194,6 +198,7 @@ class Problem(TypedDict):
     summary: str
     op_family: str
     workloads: list[dict[str, Any]]
+    backward: bool
     source: NotRequired[str]
 
 
@@ -202,7 +207,7 @@ class Worker(TypedDict):
     hostname: str
     pid: int
     queues: list[str]
-    hardware: str
+    hardware: str | None
     device: dict[str, Any]
     state: str
     current_work: str | None
@@ -271,9 +276,7 @@ class Client:
     `transport` is for tests that speak to an application in the same process.
     """
 
-    def __init__(
-        self, base_url: str, key: str | None = None, *, transport: httpx2.BaseTransport | None = None
-    ) -> None:
+    def __init__(self, base_url: str, key: str | None = None, *, transport: httpx2.BaseTransport | None = None) -> None:
         headers = {"User-Agent": "kernelwright-cli"}
         if key is not None:
             headers["Authorization"] = f"Bearer {key}"
@@ -302,7 +305,7 @@ class Client:
         return cast(DryRun, self._json("POST", "/v1/jobs", json=body, params={"dry_run": "true"}))
 
     def job(self, job_id: str, *, wait_s: float | None = None, since_version: int | None = None) -> Job:
-        """One job. With `wait_s` (at most 60) the server answers when the version passes `since_version`, or in time."""
+        """One job. With `wait_s` (at most 60), once the version is above `since_version`, or when the time is over."""
         params = _given(wait=wait_s, since_version=since_version)
         return cast(Job, self._json("GET", f"/v1/jobs/{_seg(job_id)}", params=params, extra_s=wait_s or 0.0))
 

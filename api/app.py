@@ -1,0 +1,88 @@
+"""The application: what it is made of, and what lives as long as it does.
+
+uvicorn --factory api.app:create_app       or, with a clean shutdown of long-polls and streams:  python -m api
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from fastapi import FastAPI
+
+from api import candidates, events, handlers, health, jobs, openapi, problems, workers
+from api.deps import Services
+from api.doorbell import Doorbell, Ring
+from api.feed import Feed
+from api.middleware import FrontMiddleware
+from api.store import Store
+from db.session import make_async_engine, make_async_sessions
+from db.settings import Settings, get_settings
+
+DESCRIPTION = """Give it a PyTorch operation, hardware, a kernel language and a budget; it gives back the fastest kernel
+that survived the judge, with the evidence.
+
+    curl --json '{"problem": "softmax", "target": {"hardware": "cpu", "language": "cpp"}}' $URL/v1/jobs
+    curl "$URL/v1/jobs/$JOB?wait=30"
+    curl -H 'Accept: text/x-python' $URL/v1/jobs/$JOB/best > kernel.py
+
+Times are RFC 3339 in UTC, durations end in `_s` or `_us`, money is a decimal string. Errors are
+application/problem+json; every answer has an X-Request-Id.
+"""
+
+
+def create_app(settings: Settings | None = None, *, ring: Ring | None = None) -> FastAPI:
+    """The API for these settings (the environment's when left out). `ring` replaces the Celery doorbell.
+
+    Raises:
+        MissingDatabaseUrl: when it starts without a database to speak to.
+    """
+    chosen = settings or get_settings()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with _services(chosen, ring or _celery_ring()) as services:
+            app.state.services = services
+            yield
+
+    app = FastAPI(
+        title="Kernelwright",
+        summary="A distributed kernel-search service with a judge that cannot be fooled",
+        description=DESCRIPTION,
+        version=health.own_version(),
+        lifespan=lifespan,
+        responses=openapi.COMMON_RESPONSES,
+        redirect_slashes=False,
+    )
+    app.add_middleware(FrontMiddleware)
+    handlers.install(app)
+    openapi.install(app)
+    for resource in (jobs, events, candidates, problems, workers, health):
+        app.include_router(resource.router)
+    return app
+
+
+@asynccontextmanager
+async def _services(settings: Settings, ring: Ring) -> AsyncIterator[Services]:
+    engine = make_async_engine(settings.sqlalchemy_url, "kernelwright-api")
+    doorbell = Doorbell(ring)
+    store = Store(make_async_sessions(engine), doorbell)
+    feed = Feed(engine, store)
+    running = asyncio.create_task(feed.run(), name="feed")
+    try:
+        yield Services(settings, store, feed, doorbell)
+    finally:
+        await feed.stop()
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+        doorbell.close()
+        await engine.dispose()
+
+
+def _celery_ring() -> Ring:
+    # Imported when the application starts: describing the API needs no Celery.
+    from worker.client import ring
+
+    return ring

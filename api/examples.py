@@ -1,0 +1,170 @@
+"""The examples of the OpenAPI document; a test reads each with its model, so that none can lie about the shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+JOB_ID = "job_019aa5e0c1d27c4f8f3a5b6c7d8e9f01"
+CANDIDATE_ID = "cand_019aa5e0d3f47a1b9c2d3e4f5a6b7c8d"
+_HASH = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+_WORKLOAD = {"name": "small", "device": "cpu", "params": {"rows": 128, "cols": 1024, "dtype": "float32"}}
+
+BEST: dict[str, Any] = {
+    "candidate_id": CANDIDATE_ID,
+    "speedup": 2.31,
+    "latency_us": 41.7,
+    "ci95": [2.25, 2.36],
+    "baseline": "compile",
+}
+
+JOB: dict[str, Any] = {
+    "id": JOB_ID,
+    "state": "running",
+    "stop_reason": None,
+    "error": None,
+    "problem": {"name": "softmax", "hash": _HASH},
+    "target": {"hardware": "cpu", "language": "cpp"},
+    "budget": {"candidates": 20, "usd": "5.00", "wall_s": 600.0, "gpu_s": None},
+    "stop": {"target_speedup": 2.5, "stagnation": 12},
+    "models": [],
+    "labels": {"team": "ranking"},
+    "priority": 0,
+    "seed": 0,
+    "parent_id": None,
+    "progress": {
+        "candidates": {"proposing": 0, "queued": 1, "evaluating": 1, "evaluated": 6, "rejected": 0, "cancelled": 0},
+        "verdicts": {
+            "ok": 5,
+            "build_error": 1,
+            "launch_error": 0,
+            "illegal_access": 0,
+            "timeout": 0,
+            "incorrect": 0,
+            "nondeterministic": 0,
+            "suspicious": 0,
+            "infra_error": 0,
+        },
+    },
+    "queue": {"position": None},
+    "best": BEST,
+    "cost": {"llm_usd": "0.00", "llm_calls": 0, "tokens_in": 0, "tokens_out": 0, "gpu_s": 0.0},
+    "created_at": "2026-11-21T13:04:05.120000Z",
+    "started_at": "2026-11-21T13:04:05.310000Z",
+    "finished_at": None,
+    "version": 23,
+    "links": {
+        "self": f"/v1/jobs/{JOB_ID}",
+        "events": f"/v1/jobs/{JOB_ID}/events",
+        "candidates": f"/v1/jobs/{JOB_ID}/candidates",
+        "best": f"/v1/jobs/{JOB_ID}/best",
+        "cancel": f"/v1/jobs/{JOB_ID}/cancel",
+    },
+}
+
+JOB_PAGE: dict[str, Any] = {"data": [JOB], "next_cursor": "WyIyMDI2LTExLTIxIiwiam9iXzAxOWFhIl0", "has_more": True}
+
+PROBLEM: dict[str, Any] = {
+    "name": "softmax",
+    "hash": _HASH,
+    "summary": "softmax over the last dimension",
+    "op_family": "softmax",
+    "workloads": [_WORKLOAD],
+    "backward": False,
+}
+
+PROBLEM_SOURCE: dict[str, Any] = PROBLEM | {"source": "from torch import nn\n\n\nclass Model(nn.Module): ...\n"}
+
+DRY_RUN: dict[str, Any] = {
+    "valid": True,
+    "job": {
+        "problem": {"name": "softmax", "hash": _HASH},
+        "target": {"hardware": "cpu", "language": "cpp"},
+        "budget": {"candidates": 20, "usd": None, "wall_s": None, "gpu_s": None},
+        "stop": {"target_speedup": None, "stagnation": None},
+        "models": [],
+        "labels": {},
+        "priority": 0,
+        "seed": 0,
+    },
+    "problem": PROBLEM,
+    "warnings": ["no worker serves the queue cpu now: the job would wait for one"],
+}
+
+CANCELLED: dict[str, Any] = {"changed": True, "job": JOB | {"state": "cancelling"}}
+
+CANDIDATE: dict[str, Any] = {
+    "id": CANDIDATE_ID,
+    "job_id": JOB_ID,
+    "ordinal": 3,
+    "operator": "tune",
+    "proposer": "builtin",
+    "model": None,
+    "parents": ["cand_019aa5e0c8117b2e8d4c5b6a79880f1e"],
+    "plan": "one pass per row with an online maximum; UNROLL from 4 to 8",
+    "params": {"UNROLL": 8, "THREADS": 2},
+    "state": "evaluated",
+    "failure": None,
+    "failure_detail": None,
+    "duplicate_of": None,
+    "cost_usd": "0.00",
+    "created_at": "2026-11-21T13:04:31.450000Z",
+    "verdict": "ok",
+    "reason": None,
+    "timed": True,
+    "latency_us": 41.7,
+    "speedup": 2.31,
+    "ci95": [2.25, 2.36],
+    "baseline": "compile",
+    "evaluated_at": "2026-11-21T13:04:39.020000Z",
+    "links": {
+        "self": f"/v1/candidates/{CANDIDATE_ID}",
+        "source": f"/v1/candidates/{CANDIDATE_ID}/source",
+        "log": f"/v1/candidates/{CANDIDATE_ID}/log",
+        "job": f"/v1/jobs/{JOB_ID}",
+    },
+}
+
+CANDIDATE_PAGE: dict[str, Any] = {"data": [CANDIDATE], "next_cursor": None, "has_more": False}
+
+SOURCE = "import torch\nfrom torch import nn\nfrom kernelwright import load_cpp\n\n\nclass ModelNew(nn.Module): ...\n"
+
+CANDIDATE_DETAIL: dict[str, Any] = CANDIDATE | {
+    "source": SOURCE,
+    "report": {
+        "verdict": "ok",
+        "checks": [{"name": "correct", "passed": True, "detail": "5 seeds, 4 distributions"}],
+        "baselines_us": {"eager": 118.2, "compile": 96.4},
+        "speedups": {"eager": 2.83, "compile": 2.31},
+    },
+}
+
+EVENT: dict[str, Any] = {
+    "seq": 1042,
+    "job_id": JOB_ID,
+    "type": "candidate.evaluated",
+    "at": "2026-11-21T13:04:39.020000Z",
+    "data": {"candidate_id": CANDIDATE_ID, "ordinal": 3, "verdict": "ok", "speedup": 2.31},
+}
+
+EVENT_PAGE: dict[str, Any] = {"data": [EVENT], "next_after": 1042, "has_more": False}
+
+_STARTED = f'{{"seq": 1031, "job_id": "{JOB_ID}", "type": "job.started", "at": "...", "data": {{}}}}'
+EVENT_STREAM = f"event: job.started\ndata: {_STARTED}\nid: 1031\n\n: ping\n\n"
+
+LOG = "g++ -O3 -march=native -fopenmp ...\nkernel.cpp:12:5: warning: unused variable 'tail'\n"
+
+WORKER: dict[str, Any] = {
+    "id": "worker_019aa5df0a1b7c2d8e3f4a5b6c7d8e9f",
+    "hostname": "node7",
+    "pid": 4211,
+    "queues": ["cpu"],
+    "hardware": "cpu",
+    "device": {"name": "AMD EPYC 9554", "cores": 16, "copy_gbps": 41.0},
+    "state": "active",
+    "current_work": None,
+    "started_at": "2026-11-21T12:58:00Z",
+    "heartbeat_at": "2026-11-21T13:04:40Z",
+}
+
+READY: dict[str, Any] = {"ready": True, "migration": "0001"}
+HEALTH: dict[str, Any] = {"status": "ok", "version": "0.1.0"}

@@ -1,0 +1,102 @@
+"""From job rows to job resources: each function reads what it needs in a few queries, whatever the number of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from api.job_schemas import BestSummary, Budget, Cost, Job, ProblemRef, Progress, Queue, Stop, Target
+from db import jobs
+from db.models import Job as JobRow
+from db.vocabulary import CandidateState, JobState, StopReason, Verdict
+
+
+def job_view(session: Session, row: JobRow) -> Job:
+    """The resource of one job."""
+    return job_views(session, [row])[0]
+
+
+def job_views(session: Session, rows: Sequence[JobRow]) -> list[Job]:
+    """The resources of some jobs, in their order.
+
+    The rows were read before the counts, so a version is never newer than what it stands for: a client that has seen
+    too much with a version sees the next one, and a client never misses a change.
+    """
+    progress = jobs.job_progress(session, [row.id for row in rows])
+    positions = queue_positions(session, [row.id for row in rows if row.state == JobState.QUEUED])
+    return [_view(row, progress[row.id], positions.get(row.id)) for row in rows]
+
+
+def queue_positions(session: Session, job_ids: Sequence[str]) -> dict[str, int]:
+    """The place of each of these jobs among all that have not started; 1 is next. Started jobs have none."""
+    if not job_ids:
+        return {}
+    place = func.row_number().over(order_by=(JobRow.priority.desc(), JobRow.id)).label("place")
+    waiting = select(JobRow.id, place).where(JobRow.state == JobState.QUEUED.value).subquery()
+    rows = session.execute(select(waiting.c.id, waiting.c.place).where(waiting.c.id.in_(job_ids)))
+    return {job_id: position for job_id, position in rows}
+
+
+def ci95(low: float | None, high: float | None) -> tuple[float, float] | None:
+    """The 95 % interval of a speedup, when both ends are known."""
+    return None if low is None or high is None else (low, high)
+
+
+def _view(row: JobRow, progress: jobs.Progress, position: int | None) -> Job:
+    return Job(
+        id=row.id,
+        state=JobState(row.state),
+        stop_reason=StopReason(row.stop_reason) if row.stop_reason else None,
+        error=row.error,
+        problem=ProblemRef(name=row.problem_name, hash=row.problem_hash),
+        target=Target(hardware=row.hardware, language=row.language),
+        budget=Budget(
+            candidates=row.budget_candidates, usd=row.budget_usd, wall_s=row.budget_wall_s, gpu_s=row.budget_gpu_s
+        ),
+        stop=Stop(target_speedup=row.target_speedup, stagnation=row.stagnation),
+        models=row.models,
+        labels=row.labels,
+        priority=row.priority,
+        seed=row.seed,
+        parent_id=row.parent_id,
+        progress=Progress(
+            candidates=_filled(progress.by_state, CandidateState), verdicts=_filled(progress.by_verdict, Verdict)
+        ),
+        queue=Queue(position=position),
+        best=_best(progress.best),
+        cost=Cost(
+            llm_usd=row.cost_usd,
+            llm_calls=progress.llm_calls,
+            tokens_in=progress.tokens_in,
+            tokens_out=progress.tokens_out,
+            gpu_s=row.gpu_s,
+        ),
+        created_at=row.created_at,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        version=row.version,
+        links=_links(row.id),
+    )
+
+
+def _filled(counts: Mapping[str, int], words: Iterable[str]) -> dict[str, int]:
+    return {str(word): counts.get(str(word), 0) for word in words}
+
+
+def _best(best: jobs.Best | None) -> BestSummary | None:
+    if best is None:
+        return None
+    return BestSummary(
+        candidate_id=best.candidate_id,
+        speedup=best.speedup,
+        latency_us=best.latency_us,
+        ci95=ci95(best.ci95_low, best.ci95_high),
+        baseline=best.baseline,
+    )
+
+
+def _links(job_id: str) -> dict[str, str]:
+    own = f"/v1/jobs/{job_id}"
+    return {"self": own} | {name: f"{own}/{name}" for name in ("events", "candidates", "best", "cancel")}

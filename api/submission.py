@@ -1,0 +1,101 @@
+"""From a submission's body to a stored job: the problem is resolved, the rest was checked by the schema."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+
+from sqlalchemy.orm import Session
+
+from api.errors import KeyReused, invalid
+from api.job_schemas import DryRun, Job, JobBody, ProblemChoice, ProblemRef
+from api.job_views import job_view
+from api.problem_schemas import outlined
+from db import jobs
+from db.storable import storable_json
+from db.vocabulary import target_queue
+from db.workers import live_workers
+from problems.catalog import Outline, ProblemError, bundled, outline
+
+
+def resolve(choice: ProblemChoice, hardware: str) -> Outline:
+    """The problem that is meant, read but not run.
+
+    Raises:
+        Invalid: no bundled problem has the name, the source does not parse (with its line), or it has no workload for
+            the hardware.
+    """
+    found = _bundled(choice.name) if choice.source is None else _own(choice.name, choice.source)
+    try:
+        found.spec.workloads_for(hardware)
+    except ProblemError as error:
+        raise invalid("#/target/hardware", str(error)) from error
+    return found
+
+
+def dry_run(session: Session, body: JobBody, problem: Outline) -> DryRun:
+    """What the submission would become. Stores nothing."""
+    spec = body.model_dump(mode="json", exclude={"problem"})
+    reference = ProblemRef(name=problem.name, hash=problem.source_hash).model_dump()
+    queue = target_queue(body.target.hardware)
+    waits = f"no worker serves the queue {queue} now: the job would wait for one"
+    unserved = [] if live_workers(session, queue) else [waits]
+    return DryRun(job={"problem": reference, **spec}, problem=outlined(problem), warnings=unserved)
+
+
+def submit(session: Session, body: JobBody, problem: Outline, key: str | None) -> tuple[Job, bool]:
+    """Store the job with its event and its first work; also whether the key was seen before with this body.
+
+    Raises:
+        KeyReused: the key stands for another body.
+    """
+    idempotency = None if key is None else jobs.IdempotencyKey(key, fingerprint(body))
+    try:
+        created = jobs.create_job(session, new_job(body, problem), idempotency)
+    except jobs.IdempotencyMismatch as error:
+        raise KeyReused from error
+    return job_view(session, created.job), created.replayed
+
+
+def fingerprint(body: JobBody) -> str:
+    """A hash of what the body means: the order of its fields and the defaults left out make no difference."""
+    meaning = json.dumps(body.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(meaning.encode()).hexdigest()
+
+
+def new_job(body: JobBody, problem: Outline) -> jobs.NewJob:
+    """The row to be, from the body and the problem that it names."""
+    return jobs.NewJob(
+        problem_hash=problem.source_hash,
+        problem_name=problem.name,
+        problem_source=problem.source,
+        problem_spec=storable_json(dataclasses.asdict(problem.spec)),
+        hardware=body.target.hardware,
+        language=body.target.language,
+        budget_candidates=body.budget.candidates,
+        budget_usd=body.budget.usd,
+        budget_wall_s=body.budget.wall_s,
+        budget_gpu_s=body.budget.gpu_s,
+        target_speedup=body.stop.target_speedup,
+        stagnation=body.stop.stagnation,
+        models=tuple(body.models),
+        labels=body.labels,
+        priority=body.priority,
+        seed=body.seed,
+    )
+
+
+def _bundled(name: str) -> Outline:
+    known = bundled()
+    if name not in known:
+        listed = ", ".join(known)
+        raise invalid("#/problem", f'no bundled problem is called "{name}"; there are {listed}; or add your "source"')
+    return known[name]
+
+
+def _own(name: str, source: str) -> Outline:
+    try:
+        return outline(source, name)
+    except ProblemError as error:
+        raise invalid("#/problem/source", str(error)) from error

@@ -1,0 +1,44 @@
+"""Workers on the wire."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from api.schemas import Resource, UtcTime
+from db.models import Worker as WorkerRow
+from db.vocabulary import WorkerState
+
+
+class Worker(Resource):
+    """A worker process: the queues that it serves, the device behind it, what it does now and when it last said so."""
+
+    id: str
+    hostname: str
+    pid: int
+    queues: list[str]
+    hardware: str | None
+    device: dict[str, Any]
+    state: WorkerState
+    current_work: str | None
+    started_at: UtcTime
+    heartbeat_at: UtcTime
+
+
+class WorkerList(Resource):
+    data: list[Worker]
+
+
+def worker(row: WorkerRow) -> Worker:
+    """The resource of a worker row."""
+    return Worker(
+        id=row.id,
+        hostname=row.hostname,
+        pid=row.pid,
+        queues=row.queues,
+        hardware=row.hardware,
+        device=row.device,
+        state=WorkerState(row.state),
+        current_work=row.current_work,
+        started_at=row.started_at,
+        heartbeat_at=row.heartbeat_at,
+    )
