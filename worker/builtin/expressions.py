@@ -65,8 +65,8 @@ class Operand:
     - `kind`: float, int or bool (the precise dtype may differ between workloads; bool masks are 1 byte).
     - `rank`: dimensions of the expression's value. `is_view`: false when the expression is the bare leaf.
     - `broadcast`: only inside a Program: one flag per dimension of the program's domain, true where the operand
-      (aligned to the right, as torch broadcasts) has extent 1 or no dimension although the domain's is larger. Empty
-      elsewhere.
+      (aligned to the right, as torch broadcasts) has extent 1 or no dimension although the domain's is larger; None
+      where both were 1 in every workload, so that nobody can tell (treat it as false). Empty elsewhere.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Operand:
     kind: Kind
     rank: int
     is_view: bool = False
-    broadcast: tuple[bool, ...] = ()
+    broadcast: tuple[bool | None, ...] = ()
 
     @property
     def text(self) -> str:
@@ -170,16 +170,31 @@ def merge(first: Any, second: Any) -> Any:
         return Number(first.value, common)
     if type(first) is not type(second):
         raise Unmatched("the workloads trace to different graphs")
+    if isinstance(first, Operand) and isinstance(second, Operand):
+        return _merge_operands(first, second)
     if isinstance(first, tuple):
         if len(first) != len(second):
             raise Unmatched("the workloads trace to different graphs")
         return tuple(merge(a, b) for a, b in zip(first, second, strict=True))
     if dataclasses.is_dataclass(first) and not isinstance(first, type):
-        fields = [field.name for field in dataclasses.fields(first)]
-        return dataclasses.replace(first, **{n: merge(getattr(first, n), getattr(second, n)) for n in fields})
+        return _merge_fields(first, second, [field.name for field in dataclasses.fields(first)])
     if first != second:
         raise Unmatched(f"{first!r} in one workload, {second!r} in another")
     return first
+
+
+def _merge_fields(first: Any, second: Any, names: Sequence[str]) -> Any:
+    return dataclasses.replace(first, **{n: merge(getattr(first, n), getattr(second, n)) for n in names})
+
+
+def _merge_operands(first: Operand, second: Operand) -> Operand:
+    names = [field.name for field in dataclasses.fields(first) if field.name != "broadcast"]
+    merged: Operand = _merge_fields(first, second, names)
+    if len(first.broadcast) != len(second.broadcast):
+        raise Unmatched("an operand of another rank")
+    pairs = zip(first.broadcast, second.broadcast, strict=True)
+    flags = tuple(b if a is None else a if b is None else merge(a, b) for a, b in pairs)
+    return dataclasses.replace(merged, broadcast=flags)
 
 
 def merge_all(items: Sequence[Any]) -> Any:

@@ -67,14 +67,11 @@ class Leaves:
         return Number(float(value), (*found, repr(value)))
 
     def _extents(self) -> list[tuple[str, int, int]]:
-        """(expression, dimension, extent) of every input; trailing dimensions are named from the right, as they are
-        used."""
+        """(expression, dimension, extent) of inputs, then parameters; the last dimension is named -1, as it is used."""
         found = []
-        for node in self.graph.inputs:
-            rank = len(node.shape)
-            for d in range(rank):
-                name = d - rank if d == rank - 1 else d
-                found.append((node.name, name, node.shape[d]))
+        for node in (*self.graph.inputs, *self.graph.parameters):
+            text, rank = (node.name if node.op == "input" else attribute_path(node.name)), len(node.shape)
+            found += [(text, -1 if d == rank - 1 else d, node.shape[d]) for d in range(rank)]
         return found
 
     def _shape_expressions(self, value: float) -> tuple[str, ...]:

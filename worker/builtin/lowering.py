@@ -199,9 +199,11 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
     return tuple(column[0] if column else 1 for column in extents)
 
 
-def broadcast_flags(shape: Shape, domain: Shape) -> tuple[bool, ...]:
-    padded = (1,) * (len(domain) - len(shape)) + shape
-    return tuple(n == 1 and d != 1 for n, d in zip(padded, domain, strict=True))
+def broadcast_flags(shape: Shape, domain: Shape) -> tuple[bool | None, ...]:
+    """See `Operand.broadcast`."""
+    missing = len(domain) - len(shape)
+    present = (None if n == 1 == d else n == 1 for n, d in zip(shape, domain[missing:], strict=True))
+    return (True,) * missing + tuple(present)
 
 
 def _combine(values: Sequence[Value]) -> tuple[Level, bool]:

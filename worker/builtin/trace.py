@@ -233,7 +233,7 @@ class _Importer:
 
     def _call(self, node: FxNode) -> None:
         if node.target is operator.getitem:
-            self._add(node, "getitem", node.args, {})
+            self._item(node)
             return
         target = node.target
         if not isinstance(target, torch._ops.OpOverload):
@@ -247,6 +247,16 @@ class _Importer:
             self._rebind(node, target)
         elif any(a.alias_info is not None for a in target._schema.arguments):
             self.viewed.update(self.env[a] for a in node.args if isinstance(a, FxNode))
+
+    def _item(self, node: FxNode) -> None:
+        parent, item = node.args
+        if isinstance(parent, FxNode) and parent.target is torch.ops.aten.broadcast_tensors.default:
+            # Losses broadcast their arguments to each other; each result is an expand of one of them.
+            sources = parent.args[0]
+            assert isinstance(sources, list | tuple) and isinstance(item, int)
+            self._add(node, "aten.expand.default", (sources[item], tuple(node.meta["val"].shape), False), {})
+        else:
+            self._add(node, "getitem", node.args, {})
 
     def _rebind(self, node: FxNode, target: torch._ops.OpOverload) -> None:
         """`y.mul_(2)` makes every later use of `y` mean the new value; views of `y` made before cannot follow."""

@@ -1,0 +1,102 @@
+"""Each reference of each family is recognised as such, for all of its workloads at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.builtin.references import BY_NAME, REFERENCES, Reference
+from worker.builtin.families import Attention, LayerNorm, Match, Pointwise, RmsNorm, recognise
+from worker.builtin.trace import TraceError
+
+PROBLEMS = Path(__file__).parents[3] / "problems"
+
+
+def first(name: str) -> Match:
+    return recognise(BY_NAME[name].source, "cpu")[0]
+
+
+@pytest.mark.parametrize("reference", REFERENCES, ids=lambda r: r.name)
+def test_reference_is_recognised(reference: Reference) -> None:
+    families = [match.family for match in recognise(reference.source, "cpu")]
+    assert families[:1] == [reference.family]
+
+
+@pytest.mark.parametrize(
+    ("problem", "family"),
+    [
+        ("softmax", "softmax"),
+        ("layernorm", "layer_norm"),
+        ("residual_rmsnorm", "rms_norm"),
+        ("bias_gelu_scale_residual", "pointwise"),
+        ("matmul_bias_gelu", "matmul"),
+        ("cross_entropy", "cross_entropy"),
+        ("cumsum", "scan"),
+        ("attention_causal", "attention"),
+    ],
+)
+@pytest.mark.parametrize("hardware", ["cpu", "nvidia-h100"])
+def test_bundled_problem_is_recognised(problem: str, family: str, hardware: str) -> None:
+    source = (PROBLEMS / f"{problem}.py").read_text()
+    assert recognise(source, hardware)[0].family == family
+
+
+def test_a_constant_that_follows_a_shape_is_read_from_it() -> None:
+    bindings = first("shift_shape").bindings
+    assert isinstance(bindings, Pointwise)
+    assert [number.text for number in bindings.program.numbers] == ["math.sqrt(x.shape[-1])"]
+
+
+def test_bindings_of_a_residual_rms_norm() -> None:
+    bindings = first("residual_rms_norm").bindings
+    assert isinstance(bindings, RmsNorm)
+    assert bindings.residual is not None and bindings.weight is not None
+    assert (bindings.x.text, bindings.residual.text, bindings.weight.text) == ("x", "r", "self.w")
+    assert (bindings.eps.value, bindings.offset, bindings.returns_sum) == (1e-6, 0.0, True)
+
+
+def test_bindings_of_a_gemma_norm_and_a_norm_over_two_dimensions() -> None:
+    gemma, wide = first("gemma_rms_norm").bindings, first("layer_norm_2d").bindings
+    assert isinstance(gemma, RmsNorm) and gemma.offset == 1.0
+    assert isinstance(wide, LayerNorm) and wide.dims == 2
+
+
+def test_attention_says_whether_it_is_causal_and_what_masks_it() -> None:
+    causal, masked, plain = (first(n).bindings for n in ("attention_by_hand", "attention_masked", "attention_grouped"))
+    assert isinstance(causal, Attention) and causal.causal and causal.mask is None and not causal.hidden_is_zero
+    assert (
+        isinstance(masked, Attention) and not masked.causal and masked.mask is not None and masked.mask.kind == "bool"
+    )
+    assert isinstance(plain, Attention) and plain.scale.text == "1.0 / math.sqrt(q.shape[-1])"
+
+
+def test_views_keep_following_the_shape() -> None:
+    bindings = first("geglu_packed").bindings
+    assert isinstance(bindings, Pointwise)
+    assert {operand.text for operand in bindings.program.operands} == {"x.chunk(2, -1)[0]", "x.chunk(2, -1)[1]"}
+
+
+def test_workloads_that_differ_in_more_than_sizes_match_nothing() -> None:
+    source = BY_NAME["swiglu"].source.replace("F.silu(x) * y", "F.silu(x) * y if x.shape[0] > 3 else x - y")
+    assert recognise(source, "cpu") == ()
+
+
+def test_what_is_not_known_is_not_forced_into_a_family() -> None:
+    source = BY_NAME["softmax"].source.replace("torch.softmax(x, -1)", "torch.sort(x, dim=-1)[0]")
+    assert recognise(source, "cpu") == ()
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        ("return torch.softmax(y, -1)", "could not be traced"),
+        ("x += 1\n        return x", "mutates an input"),
+        ("return x[x > 0]", "could not be traced"),
+        ("return x + int(x.sum())", "could not be traced"),
+    ],
+)
+def test_forward_that_cannot_be_traced_says_why(body: str, complaint: str) -> None:
+    source = BY_NAME["softmax"].source.replace("return torch.softmax(x, -1)", body)
+    with pytest.raises(TraceError, match=complaint):
+        recognise(source, "cpu")
