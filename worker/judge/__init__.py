@@ -1,0 +1,1 @@
+"""The trusted referee: problems, inputs, fp64 truth, tolerances, the clock and the verdict. Needs nothing but torch."""

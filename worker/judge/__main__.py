@@ -1,0 +1,53 @@
+"""The judge process: one JSON request a line on standard input, one JSON answer a line on standard output.
+
+Started by `worker.judge.client.Judge` as `python -m worker.judge HOME HARDWARE MINIMUM_SANDBOX`. It has no database, no
+network and no secrets; logs go to standard error. It ends when its standard input closes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from problems.catalog import ProblemError
+from worker.judge.referee import Referee, RefereeOptions, SandboxTooWeak
+from worker.judge.report import EvaluationRequest
+from worker.judge.verdict import Fault, ReferenceFailed
+from worker.runner.kernel_calls import PR_SET_PDEATHSIG, prctl
+
+
+def main() -> None:
+    """Answer requests until the standard input closes."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever a reference prints goes to the log, not between the answers
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    home, hardware, minimum = sys.argv[1:4]
+    referee = Referee(RefereeOptions(Path(home), hardware, minimum))
+    try:
+        for line in sys.stdin:
+            answers.write(json.dumps(_answer(referee, json.loads(line))) + "\n")
+            answers.flush()
+    finally:
+        referee.close()
+
+
+def _answer(referee: Referee, request: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return {"report": referee.evaluate(EvaluationRequest(**request)).to_json()}
+    except (ReferenceFailed, ProblemError) as refused:
+        return {"problem_error": str(refused)}
+    except SandboxTooWeak as weak:
+        return {"infra_error": str(weak)}
+    except Fault as fault:  # a fault outside a candidate's own judgement: the baselines' runner, the zygote
+        return {"infra_error": f"{fault.reason}\n{fault.log[-2000:]}"}
+
+
+if __name__ == "__main__":
+    main()

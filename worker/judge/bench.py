@@ -1,0 +1,172 @@
+"""A workbench: one runner with one workload's inputs, parameters and output places in an arena that both sides see.
+
+The judge writes inputs and reads outputs as raw bytes; the runner is told offsets. Candidates and baselines each have an
+arena of their own, so that a candidate cannot touch what a baseline is timed on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from worker.judge.problem import Instance
+from worker.judge.sessions import Runner
+from worker.judge.truth import Case
+from worker.runner import memory, protocol, values
+
+_ALIGN = 256
+_GUARD = 64 << 10
+"""Bytes between neighbours, so that a short overrun hits nobody's data."""
+
+
+class _Layout:
+    """Hands out places in an arena that does not exist yet."""
+
+    def __init__(self) -> None:
+        self.end = _GUARD
+
+    def place(self, tensor: torch.Tensor) -> values.TensorRef:
+        ref = values.TensorRef(
+            self.end, values.dtype_name(tensor.dtype), tuple(tensor.shape), tuple(tensor.stride()) or ()
+        )
+        self.end += -(-(ref.nbytes + _GUARD) // _ALIGN) * _ALIGN
+        return ref
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One place for a set of inputs."""
+
+    encoded: list[Any]
+    refs: tuple[values.TensorRef, ...]
+
+
+class Workbench:
+    """A runner set up for one workload."""
+
+    def __init__(self, runner: Runner, instance: Instance, cases: list[Case], device: str, slots: int) -> None:
+        self.runner, self.instance, self.cases, self.device = runner, instance, cases, device
+        layout = _Layout()
+        self._state = {name: layout.place(tensor) for name, tensor in instance.model.state_dict().items()}
+        self._slots = [self._place_slot(layout, cases[0].inputs) for _ in range(slots)]
+        self._init_refs: list[tuple[values.TensorRef, torch.Tensor]] = []
+        self._init = values.encode(instance.init, lambda tensor: self._place_init(layout, tensor))
+        contiguous = [torch.empty_like(output, memory_format=torch.contiguous_format) for output in cases[0].eager]
+        self._outputs = [layout.place(output) for output in contiguous]
+        self._arena = memory.create(layout.end, device)
+        for name, tensor in instance.model.state_dict().items():
+            self._view(self._state[name]).copy_(tensor)
+        for ref, tensor in self._init_refs:
+            self._view(ref).copy_(tensor)
+        self._loaded: list[int | None] = [None] * slots
+        handle, fds = self._arena.handle()
+        runner.ask(
+            {"op": "arena", "workload": instance.workload.name, "arena": handle, "device": device},
+            timeout_s=60,
+            fds=fds,
+        )
+
+    @property
+    def slots(self) -> int:
+        return len(self._slots)
+
+    def construct(self, subject: str, timeout_s: float) -> None:
+        """Make `subject`'s model for this workload, with the judge's parameters."""
+        self.runner.ask(
+            {
+                "op": "construct",
+                "subject": subject,
+                "workload": self.instance.workload.name,
+                "init": self._init,
+                "state": {name: values.encode_ref(ref) for name, ref in self._state.items()},
+                "dtype": None,
+                "training": self.instance.model.training,
+            },
+            timeout_s,
+        )
+
+    def write(self, slot: int, case: int) -> None:
+        """Put a case's inputs into a slot."""
+        for ref, value in zip(self._slots[slot].refs, _tensors(self.cases[case].inputs), strict=True):
+            self._view(ref).copy_(value)
+        self._settle()
+        self._loaded[slot] = case
+
+    def poison(self) -> None:
+        """Fill every output place with NaN patterns (all bits set), so that what is not written shows."""
+        for ref in self._outputs:
+            self._arena.bytes[ref.offset : ref.offset + ref.nbytes].fill_(0xFF)
+        self._settle()
+
+    def run(self, subject: str, slot: int, timeout_s: float) -> tuple[torch.Tensor, ...]:
+        """One untimed call on a slot; the outputs as the judge reads them."""
+        self.poison()
+        message = {"op": "run", "subject": subject, "workload": self.instance.workload.name}
+        places = [values.encode_ref(ref) for ref in self._outputs]
+        self.runner.ask(message | {"inputs": self._slots[slot].encoded, "outputs": places}, timeout_s)
+        return self.read()
+
+    def read(self) -> tuple[torch.Tensor, ...]:
+        """A copy of the bytes in the output places, as tensors of the reference's shapes and types."""
+        return tuple(self._view(ref).clone() for ref in self._outputs)
+
+    def changed_input(self, slot: int) -> int | None:
+        """The first input whose bytes are no longer what the judge wrote, if any."""
+        case = self._loaded[slot]
+        assert case is not None
+        for index, (ref, value) in enumerate(zip(self._slots[slot].refs, _tensors(self.cases[case].inputs), strict=True)):
+            if not torch.equal(self._view(ref).contiguous().view(torch.uint8), value.contiguous().view(torch.uint8)):
+                return index
+        return None
+
+    def heat(self, subject: str) -> None:
+        """Hand the runner over to the bell for `subject`."""
+        message = {"op": "hot", "subject": subject, "workload": self.instance.workload.name}
+        slots = [slot.encoded for slot in self._slots]
+        self.runner.ask(message | {"slots": slots, "outputs": [values.encode_ref(ref) for ref in self._outputs]}, 30)
+
+    def cool(self) -> None:
+        """Take the runner back from the bell."""
+        self.runner.ring(protocol.QUIT, 30)
+        self.runner.ask({"op": "threads", "count": torch.get_num_threads()}, 30)
+
+    def close(self) -> None:
+        """Release the arena on the judge's side."""
+        self._arena.close()
+
+    def _place_slot(self, layout: _Layout, inputs: tuple[Any, ...]) -> Slot:
+        refs: list[values.TensorRef] = []
+
+        def place(tensor: torch.Tensor) -> values.TensorRef:
+            refs.append(layout.place(tensor))
+            return refs[-1]
+
+        encoded = [values.encode(value, place) for value in inputs]
+        return Slot(encoded, tuple(refs))
+
+    def _place_init(self, layout: _Layout, tensor: torch.Tensor) -> values.TensorRef:
+        ref = layout.place(tensor)
+        self._init_refs.append((ref, tensor))
+        return ref
+
+    def _view(self, ref: values.TensorRef) -> torch.Tensor:
+        return ref.view(self._arena.bytes)
+
+    def _settle(self) -> None:
+        if self.device != "cpu":
+            torch.cuda.synchronize()
+
+
+def _tensors(inputs: tuple[Any, ...]) -> list[torch.Tensor]:
+    """The tensors of an argument list, in the order in which `values.encode` places them."""
+    found: list[torch.Tensor] = []
+    for value in inputs:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found += _tensors(tuple(value))
+        elif isinstance(value, dict):
+            found += _tensors(tuple(value.values()))
+    return found

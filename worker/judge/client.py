@@ -1,0 +1,132 @@
+"""The handle on a judge process, for workers and the command line.
+
+    with Judge(JudgeOptions(home=home, hardware="cpu")) as judge:
+        report = judge.evaluate(EvaluationRequest(...))
+
+One judge process serves one problem; another problem gets a fresh one, so that one user's reference never shares a
+process with another's. A judge that dies answers `infra_error` and is started again at the next call.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from worker.judge.report import Evaluation, EvaluationRequest
+from worker.judge.verdict import ReferenceFailed, Verdict
+
+_PROJECT_ROOT = Path(__file__).resolve().parents[2]
+_KEPT = ("PATH", "LANG", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "PYTHONPATH", "VIRTUAL_ENV")
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeOptions:
+    """How to start a judge."""
+
+    home: Path
+    """Folder for caches and device locks."""
+    hardware: str
+    minimum_sandbox: str = "process"
+
+
+class Judge:
+    """A judge process, started when first needed."""
+
+    def __init__(self, options: JudgeOptions) -> None:
+        self._options = options
+        self._process: subprocess.Popen[str] | None = None
+        self._problem = ""
+        self._lock = threading.Lock()
+        self._aborted = False
+
+    def __enter__(self) -> Judge:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def evaluate(self, request: EvaluationRequest) -> dict[str, Any]:
+        """The judge's report. Raises ReferenceFailed when the problem itself cannot be judged."""
+        with self._lock:
+            self._aborted = False
+            if self._process is not None and self._problem != request.problem_source:
+                self._stop(self._process)
+                self._process = None
+            process = self._process or self._start()
+            self._process, self._problem = process, request.problem_source
+        answer = _exchange(process, request)
+        if answer is None:
+            self.abort()
+            reason = "the evaluation was aborted" if self._aborted else "the judge process died"
+            return _infra_error(request, reason)
+        if "problem_error" in answer:
+            raise ReferenceFailed(answer["problem_error"])
+        if "infra_error" in answer:
+            return _infra_error(request, answer["infra_error"])
+        return dict(answer["report"])
+
+    def abort(self) -> None:
+        """Kill the judge and everything below it, from any thread. A running `evaluate` returns `infra_error`."""
+        with self._lock:
+            process, self._process = self._process, None
+            if process is not None:
+                self._aborted = True
+                process.kill()
+                process.wait()
+
+    def close(self) -> None:
+        """End the judge process."""
+        with self._lock:
+            process, self._process = self._process, None
+            if process is not None:
+                self._stop(process)
+
+    def _start(self) -> subprocess.Popen[str]:
+        environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
+        paths = [str(_PROJECT_ROOT), *filter(None, [environment.get("PYTHONPATH")])]
+        environment |= {"PYTHONPATH": os.pathsep.join(paths), "HOME": str(self._options.home)}
+        arguments = [str(self._options.home), self._options.hardware, self._options.minimum_sandbox]
+        return subprocess.Popen(
+            [sys.executable, "-m", "worker.judge", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
+    @staticmethod
+    def _stop(process: subprocess.Popen[str]) -> None:
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def _exchange(process: subprocess.Popen[str], request: EvaluationRequest) -> dict[str, Any] | None:
+    """Send a request and read the answer; None when the process died."""
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        process.stdin.write(json.dumps(request.to_json()) + "\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+    except (OSError, ValueError):  # a broken pipe, or a pipe that abort() closed
+        return None
+    return json.loads(line) if line.endswith("\n") else None
+
+
+def _infra_error(request: EvaluationRequest, reason: str) -> dict[str, Any]:
+    return Evaluation(request.candidate_id, verdict=Verdict.INFRA_ERROR, reason=reason).to_json()

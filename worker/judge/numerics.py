@@ -1,0 +1,159 @@
+"""Error against an fp64 truth, by slices, and thresholds calibrated from both sides.
+
+For an output c with truth y and error e = c - y, every slice g (rows, columns, blocks of 1,024, the whole) has
+
+    r_g = rms_g(e) / max(rms_g(y), 1e-3 * median over slices of rms(y), smallest normal)
+
+and E is the largest r_g. An *accept anchor* E_A is the error of honest arithmetic (eager in the problem's dtype, and not
+less than 16 units of fp32 rounding: an honest sequential fp32 sum over 16,384 terms is 12 to 21 times worse than a
+blocked one, measured). A *reject anchor* E_R is the error of the reference one precision lower. The threshold is their
+geometric mean when they are at least 4 apart; otherwise the family cannot see precision and 8 * E_A guards logic only.
+
+No global percentage of matching elements: one wrong row in a hundred thousand is a wrong kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+_FP32_ULP = 2.0**-24
+_ACCEPT_FLOOR = {torch.float64: 2.0**-50, torch.float32: 16 * _FP32_ULP, torch.float16: 2.0**-12, torch.bfloat16: 2.0**-9}
+_UNIT = {torch.float64: 2.0**-53, torch.float32: _FP32_ULP, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+_MIN_SLICE = 16
+_BLOCK = 1024
+_ELEMENT_KAPPA = 16.0
+_SEPARATION = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """The threshold for one output of one case."""
+
+    accept_error: float
+    reject_error: float
+    threshold: float
+    sees_precision: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One output against its truth."""
+
+    passed: bool
+    reason: str
+    error: float
+    """Largest slice error, relative."""
+    worst_slice: str
+    element_excess: float
+    """Largest elementwise error over its bound; above 1 is a failure."""
+
+
+def tolerance(accept_error: float, reject_error: float, dtype: torch.dtype) -> Tolerance:
+    """The two-sided threshold for an output of `dtype`."""
+    accept = max(accept_error, _ACCEPT_FLOOR.get(dtype, 16 * _FP32_ULP))
+    if reject_error >= _SEPARATION * accept:
+        return Tolerance(accept, reject_error, math.sqrt(accept * reject_error), sees_precision=True)
+    return Tolerance(accept, reject_error, 8 * accept, sees_precision=False)
+
+
+def slice_error(output: torch.Tensor, truth: torch.Tensor) -> tuple[float, str]:
+    """The largest relative slice error of `output` against the fp64 `truth`, and which slice it is in.
+
+    Positions where the truth is not finite are left out here: `compare` checks them exactly.
+    """
+    finite = torch.isfinite(truth)
+    y = torch.where(finite, truth, 0.0)
+    e = torch.where(finite, output.to(torch.float64) - truth, 0.0)
+    worst, where = 0.0, "none"
+    for name, error, scale in _slices(e, y):
+        floor = max(1e-3 * float(scale.median()), torch.finfo(torch.float32).tiny)
+        ratio = error / scale.clamp_min(floor)
+        ratio = torch.nan_to_num(ratio, nan=math.inf, posinf=math.inf)
+        top = int(ratio.argmax())
+        if float(ratio[top]) > worst:
+            worst, where = float(ratio[top]), f"{name} {top}"
+    return worst, where
+
+
+def _slices(e: torch.Tensor, y: torch.Tensor) -> list[tuple[str, torch.Tensor, torch.Tensor]]:
+    """(name, rms error, rms truth) for every kind of slice that has enough elements to average."""
+    last = e.shape[-1] if e.dim() else 1
+    e2, y2 = e.reshape(-1, last).square(), y.reshape(-1, last).square()
+    kinds = [("whole", e2.mean().reshape(1), y2.mean().reshape(1))]
+    if e2.shape[1] >= _MIN_SLICE:
+        kinds.append(("row", e2.mean(1), y2.mean(1)))
+    if e2.shape[0] >= _MIN_SLICE:
+        kinds.append(("column", e2.mean(0), y2.mean(0)))
+    blocks = e2.numel() // _BLOCK
+    if blocks > 1:
+        flat_e, flat_y = e2.reshape(-1)[: blocks * _BLOCK], y2.reshape(-1)[: blocks * _BLOCK]
+        kinds.append(("block", flat_e.reshape(-1, _BLOCK).mean(1), flat_y.reshape(-1, _BLOCK).mean(1)))
+    return [(name, error.sqrt(), scale.sqrt()) for name, error, scale in kinds]
+
+
+def compare(output: torch.Tensor, truth: torch.Tensor, eager: torch.Tensor, limit: Tolerance) -> Comparison:
+    """Judge one output: exact for integers and booleans, exact maps of NaN and infinities, slices, single elements."""
+    if not output.is_floating_point():
+        return _compare_exact(output, eager)
+    special = _compare_special(output, truth, eager)
+    if special:
+        return Comparison(False, special, math.inf, "special values", math.inf)
+    error, where = slice_error(output, truth)
+    excess = _element_excess(output, truth, limit)
+    if error > limit.threshold:
+        reason = f"relative error {error:.2e} in {where} is over {limit.threshold:.2e} (honest: {limit.accept_error:.2e})"
+        return Comparison(False, reason, error, where, excess)
+    if excess > 1:
+        return Comparison(False, f"a single element is off by {excess:.1f} times its bound", error, where, excess)
+    return Comparison(True, "", error, where, excess)
+
+
+def _compare_exact(output: torch.Tensor, eager: torch.Tensor) -> Comparison:
+    wrong = int((output != eager).sum())
+    reason = f"{wrong} of {output.numel()} integers differ" if wrong else ""
+    return Comparison(not wrong, reason, float(wrong), "integers", float(wrong))
+
+
+def _compare_special(output: torch.Tensor, truth: torch.Tensor, eager: torch.Tensor) -> str:
+    """Why the non-finite positions are wrong, or nothing. Where eager and truth disagree, either is right."""
+    for name, found in (("NaN", torch.isnan), ("infinity", torch.isinf)):
+        mine, by_truth, by_eager = found(output), found(truth), found(eager)
+        certain = by_truth == by_eager
+        wrong = (mine != by_truth) & certain
+        if bool(wrong.any()):
+            count, extra = int(wrong.sum()), int((wrong & mine).sum())
+            return f"{name} at {count} places where it is wrong ({extra} too many, {count - extra} missing)"
+    signs = torch.isinf(output) & torch.isinf(truth) & (torch.sign(output) != torch.sign(truth).to(output.dtype))
+    return "an infinity has the wrong sign" if bool(signs.any()) else ""
+
+
+def _element_excess(output: torch.Tensor, truth: torch.Tensor, limit: Tolerance) -> float:
+    """Largest |e| over kappa * (2 u |y| + threshold * row scale): a bound that one wrong element breaks."""
+    if not output.numel():
+        return 0.0
+    usable = torch.isfinite(truth) & torch.isfinite(output)
+    y = torch.where(usable, truth, 0.0)
+    e = torch.where(usable, output.to(torch.float64) - truth, 0.0).abs()
+    last = y.shape[-1] if y.dim() else 1
+    rows = y.reshape(-1, last)
+    whole = rows.square().mean().sqrt()
+    scale = rows.square().mean(1, keepdim=True).sqrt() if last >= _MIN_SLICE else whole.expand(rows.shape[0], 1)
+    scale = scale.clamp_min(max(1e-3 * float(scale.median()), torch.finfo(torch.float32).tiny))
+    bound = _ELEMENT_KAPPA * (2 * _UNIT.get(output.dtype, _FP32_ULP) * rows.abs() + limit.threshold * scale)
+    return float((e.reshape(-1, last) / bound).max())
+
+
+def degrade(tensor: torch.Tensor, dtype: torch.dtype, *, tf32_allowed: bool) -> torch.Tensor:
+    """`tensor` rounded one precision below `dtype`: fp32 to TF32's 10 bits (or bf16's 7 where TF32 is allowed), 16-bit
+    types to 3 bits. Integers pass unchanged. The result keeps the tensor's dtype."""
+    if not tensor.is_floating_point():
+        return tensor
+    if dtype == torch.float64:
+        return tensor.to(torch.float32).to(tensor.dtype)
+    kept = (7 if tf32_allowed else 10) if dtype == torch.float32 else 3
+    mantissa, exponent = torch.frexp(tensor.to(torch.float64))
+    scale = 2.0 ** (kept + 1)
+    return torch.ldexp(torch.round(mantissa * scale) / scale, exponent).to(tensor.dtype)

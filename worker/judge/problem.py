@@ -1,0 +1,134 @@
+"""The reference: load a problem file in the judge, draw its parameters, and hand out models and example inputs."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import traceback
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from problems.catalog import Outline, Spec, Workload, outline
+from worker.judge.verdict import ReferenceFailed
+
+_FILE = "<reference>"
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One workload's reference: a model with redrawn parameters, and what it was made from."""
+
+    workload: Workload
+    init: tuple[Any, ...]
+    model: torch.nn.Module
+    like: tuple[Any, ...]
+    """Example inputs from get_inputs: their shapes, dtypes, strides and ranges; their values are not used as they are."""
+    arguments: tuple[str, ...]
+    """Names of forward's arguments, one per input."""
+
+
+class Problem:
+    """A loaded reference file."""
+
+    def __init__(self, source: str, name: str) -> None:
+        """Raises problems.catalog.ProblemError for a file without Model, ReferenceFailed for one that does not run."""
+        self.outline: Outline = outline(source, name)
+        self.spec: Spec = self.outline.spec
+        linecache.cache[_FILE] = (len(source), None, source.splitlines(keepends=True), _FILE)
+        self._module = types.ModuleType("reference")
+        with _blame("the file does not run"):
+            exec(compile(source, _FILE, "exec"), self._module.__dict__)
+
+    def workloads(self, hardware: str) -> tuple[Workload, ...]:
+        """The workloads meant for this hardware, smallest problem first as the file lists them."""
+        return self.spec.workloads_for(hardware)
+
+    def instance(self, workload: Workload, device: str, seed: int) -> Instance:
+        """Build one workload's model on `device`, its parameters drawn from `seed`."""
+        torch.manual_seed(seed)
+        with _blame(f"get_init_inputs or Model failed for workload {workload.name!r}"):
+            init = tuple(self._call("get_init_inputs", workload))
+            model = self._module.Model(*init).to(device)
+        with _blame(f"get_inputs failed for workload {workload.name!r}"):
+            like = tuple(_to(value, device) for value in self._call("get_inputs", workload))
+        _redraw_parameters(model, torch.Generator(device=device).manual_seed(seed))
+        for parameter in model.parameters():
+            parameter.requires_grad_(False)
+        return Instance(workload, init, model, like, self._argument_names(len(like)))
+
+    def example_inputs(self, workload: Workload, device: str, seed: int) -> tuple[Any, ...]:
+        """Another draw of the file's own get_inputs."""
+        torch.manual_seed(seed)
+        with _blame("get_inputs failed"):
+            return tuple(_to(value, device) for value in self._call("get_inputs", workload))
+
+    def _call(self, function: str, workload: Workload) -> Any:
+        accepted = inspect.signature(getattr(self._module, function)).parameters
+        takes_any = any(item.kind is inspect.Parameter.VAR_KEYWORD for item in accepted.values())
+        params = {key: value for key, value in workload.params.items() if takes_any or key in accepted}
+        return getattr(self._module, function)(**params)
+
+    def _argument_names(self, count: int) -> tuple[str, ...]:
+        names = list(inspect.signature(self._module.Model.forward).parameters)[1:]
+        names += [f"input{index}" for index in range(len(names), count)]
+        return tuple(names[:count])
+
+
+def call_reference(model: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+    """Run a reference and return its outputs as a tuple of tensors. Raises ReferenceFailed."""
+    with _blame("forward failed"), torch.no_grad():
+        result = model(*inputs)
+    outputs = tuple(result) if isinstance(result, tuple | list) else (result,)
+    for output in outputs:
+        if not isinstance(output, torch.Tensor):
+            raise ReferenceFailed(f"forward returns a {type(output).__name__}; return a tensor or a tuple of tensors")
+    if not outputs:
+        raise ReferenceFailed("forward returns nothing; return a tensor or a tuple of tensors")
+    return outputs
+
+
+def _to(value: Any, device: str) -> Any:
+    return value.to(device) if isinstance(value, torch.Tensor) else value
+
+
+def _redraw_parameters(model: torch.nn.Module, generator: torch.Generator) -> None:
+    """Move every parameter and float buffer off its initial value, so that none can be ignored or folded away.
+
+    Identity initialisations (weights of one, biases of zero) hide kernels that never read their parameters.
+    """
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.is_floating_point():
+                noise = torch.randn(parameter.shape, generator=generator, device=parameter.device)
+                parameter.add_((0.25 * _spread(parameter) * noise).to(parameter.dtype))
+        for buffer in model.buffers():
+            if buffer.is_floating_point() and buffer.numel():
+                noise = torch.rand(buffer.shape, generator=generator, device=buffer.device)
+                scaled = buffer * (1 + 0.25 * noise)  # keeps signs: a running variance stays positive
+                shift = 0.0 if bool((buffer >= 0).all()) and bool((buffer > 0).any()) else 0.1
+                buffer.copy_((scaled + shift * noise).to(buffer.dtype))
+
+
+def _spread(tensor: torch.Tensor) -> float:
+    if tensor.numel() < 2:
+        return 1.0
+    spread = float(tensor.float().std())
+    return spread if spread > 0 else 1.0
+
+
+@contextmanager
+def _blame(what: str) -> Iterator[None]:
+    """Turn whatever a user's reference raises into one sentence that names its line."""
+    try:
+        yield
+    except ReferenceFailed:
+        raise
+    except (Exception, SystemExit) as failure:  # noqa: BLE001 - a user's file may raise anything
+        lines = [frame.lineno for frame in traceback.extract_tb(failure.__traceback__) if frame.filename == _FILE]
+        where = f"line {lines[-1]}: " if lines else ""
+        raise ReferenceFailed(f"{where}{what}: {type(failure).__name__}: {failure}") from failure

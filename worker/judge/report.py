@@ -1,0 +1,71 @@
+"""What the judge is asked, and what it answers: plain data that travels as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from worker.judge.verdict import Check, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRequest:
+    """Judge one candidate for one problem on one target."""
+
+    candidate_id: str
+    candidate_source: str
+    problem_name: str
+    problem_source: str
+    hardware: str
+    """`cpu` or a GPU's id, such as `nvidia-h100`."""
+    language: str
+    """`cpp`, `triton` or `cuda`."""
+    seed: int = 0
+    """Secret seed of inputs, parameters and schedule; the candidate never sees it."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadTiming:
+    """One workload's timings. Speedups are baseline over candidate."""
+
+    name: str
+    latency_us: float
+    baselines_us: dict[str, float]
+    baseline: str
+    speedup: float
+    """Against the fastest baseline of this workload."""
+    ci95: tuple[float, float]
+    samples_us: dict[str, list[float]]
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """Everything found about one candidate; `to_json` is the report."""
+
+    candidate: str
+    verdict: Verdict = Verdict.INFRA_ERROR
+    reason: str = ""
+    checks: list[Check] = field(default_factory=list)
+    timed: bool = False
+    latency_us: float | None = None
+    """Geometric mean over workloads."""
+    baselines_us: dict[str, float] = field(default_factory=dict)
+    baseline: str | None = None
+    speedup: float | None = None
+    """Geometric mean over workloads of the speedup against each workload's fastest baseline."""
+    speedups: dict[str, float] = field(default_factory=dict)
+    ci95: tuple[float, float] | None = None
+    workloads: list[WorkloadTiming] = field(default_factory=list)
+    environment: dict[str, Any] = field(default_factory=dict)
+    profile: dict[str, Any] = field(default_factory=dict)
+    build_s: float = 0.0
+    wall_s: float = 0.0
+    gpu_s: float = 0.0
+    """Seconds for which the device was held, in either mode. On a CPU: seconds of verification and timing."""
+    log: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)

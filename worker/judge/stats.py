@@ -1,0 +1,51 @@
+"""Statistics of paired timings: medians of log ratios and their block-bootstrap intervals.
+
+Clock drift makes neighbouring pairs alike, so blocks of pairs are resampled, not single ones (stationary-block bootstrap
+of Politis and Romano, 1994).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Sequence
+
+RESAMPLES = 1000
+_BLOCK = 5
+
+
+def geomean(numbers: Sequence[float]) -> float:
+    """Geometric mean of positive numbers."""
+    return math.exp(statistics.fmean(math.log(number) for number in numbers))
+
+
+def log_ratios(numerator_us: Sequence[float], denominator_us: Sequence[float]) -> list[float]:
+    """ln(a/b) of each pair."""
+    return [math.log(a / b) for a, b in zip(numerator_us, denominator_us, strict=True)]
+
+
+def ratio(logs: Sequence[float]) -> float:
+    """The median ratio."""
+    return math.exp(statistics.median(logs))
+
+
+def interval(series: Sequence[Sequence[float]], rng: random.Random) -> tuple[float, float]:
+    """95 % interval of the geometric mean over workloads of each workload's median ratio.
+
+    `series` holds one list of log ratios per workload; each is resampled in blocks on its own.
+    """
+    totals = sorted(
+        statistics.fmean(statistics.median(_resample(logs, rng)) for logs in series) for _ in range(RESAMPLES)
+    )
+    low, high = totals[int(0.025 * RESAMPLES)], totals[int(0.975 * RESAMPLES)]
+    return math.exp(low), math.exp(high)
+
+
+def _resample(logs: Sequence[float], rng: random.Random) -> list[float]:
+    drawn: list[float] = []
+    while len(drawn) < len(logs):
+        start = rng.randrange(len(logs))
+        length = 1 + int(rng.expovariate(1 / _BLOCK))
+        drawn += [logs[(start + step) % len(logs)] for step in range(length)]
+    return drawn[: len(logs)]

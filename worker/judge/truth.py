@@ -1,0 +1,120 @@
+"""Cases: inputs with their fp64 truth, the eager result, and the tolerance between honest and broken arithmetic.
+
+Prepared once per problem and workload and reused for every candidate; the truth costs far more than the candidate.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from problems.catalog import Precision
+from worker.judge import inputs as families
+from worker.judge.numerics import Comparison, Tolerance, compare, degrade, slice_error, tolerance
+from worker.judge.problem import Instance, Problem, call_reference
+from worker.judge.verdict import ReferenceFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One draw of inputs with everything needed to judge an output."""
+
+    family: str
+    inputs: tuple[Any, ...]
+    truth: tuple[torch.Tensor, ...]
+    """fp64 results on the already rounded inputs and parameters, so that both sides see the same bits."""
+    eager: tuple[torch.Tensor, ...]
+    tolerances: tuple[Tolerance, ...]
+
+    def judge(self, outputs: tuple[torch.Tensor, ...]) -> list[Comparison]:
+        """Compare every output with its truth."""
+        sides = zip(outputs, self.truth, self.eager, self.tolerances, strict=True)
+        return [compare(output, truth, eager, limit) for output, truth, eager, limit in sides]
+
+
+class Truth:
+    """The fp64 twin of one workload's reference."""
+
+    def __init__(self, instance: Instance, precision: Precision) -> None:
+        self.instance, self.precision = instance, precision
+        self._exact = copy.deepcopy(instance.model).to(torch.float64)
+
+    def case(self, family: str, inputs: tuple[Any, ...]) -> Case:
+        """The truth, the eager result and the tolerances for these inputs. Raises ReferenceFailed."""
+        # The reference is handed copies: one that writes into its arguments must not change what candidates see.
+        eager = call_reference(self.instance.model, _copied(inputs))
+        truth = self._evaluate(self._exact, inputs)
+        degraded = self._evaluate(self._degraded(), self._degrade_all(inputs))
+        limits = []
+        for exact, honest, broken in zip(truth, eager, degraded, strict=True):
+            if not honest.is_floating_point():
+                limits.append(Tolerance(0.0, 0.0, 0.0, sees_precision=True))
+                continue
+            accept, _where = slice_error(honest, exact)
+            reject, _where = slice_error(broken, exact)
+            limits.append(tolerance(accept, reject, honest.dtype))
+        return Case(family, inputs, truth, eager, tuple(limits))
+
+    def _evaluate(self, model: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+        wide = tuple(
+            value.to(torch.float64) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+            for value in _copied(inputs)
+        )
+        return tuple(output.to(torch.float64) for output in call_reference(model, wide))
+
+    def _degraded(self) -> torch.nn.Module:
+        model = copy.deepcopy(self._exact)
+        honest = dict(self.instance.model.named_parameters())
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.copy_(degrade(parameter, honest[name].dtype, tf32_allowed=self.precision.tf32))
+        return model
+
+    def _degrade_all(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(
+            degrade(value, value.dtype, tf32_allowed=self.precision.tf32) if isinstance(value, torch.Tensor) else value
+            for value in inputs
+        )
+
+
+def prepare_cases(problem: Problem, instance: Instance, device: str, seed: int, count: int) -> list[Case]:
+    """`count` cases of different families. Raises ReferenceFailed when no family gives finite results or when the
+    reference is random."""
+    truth = Truth(instance, problem.spec.precision)
+    generator = torch.Generator(device=device).manual_seed(seed)
+    cases: list[Case] = []
+    for family in families.FAMILIES[:count]:
+        drawn = families.draw(
+            instance.like, instance.arguments, problem.spec.domains, instance.workload.params, family, generator
+        )
+        case = truth.case(family, drawn)
+        if not _finite_enough(case):
+            own = problem.example_inputs(instance.workload, device, seed + len(cases))
+            case = truth.case("own", own)
+        cases.append(case)
+    _refuse_random(instance, cases[0])
+    return cases
+
+
+def _finite_enough(case: Case) -> bool:
+    """Whether this family lies in the reference's domain: mostly finite results (log of a negative number is not)."""
+    return all(float(torch.isfinite(exact).double().mean()) > 0.999 for exact in case.truth if exact.numel())
+
+
+def _refuse_random(instance: Instance, case: Case) -> None:
+    again = call_reference(instance.model, _copied(case.inputs))
+    for index, (first, second) in enumerate(zip(case.eager, again, strict=True)):
+        if first.shape != second.shape or not torch.allclose(
+            first.double(), second.double(), rtol=1e-2, atol=1e-2, equal_nan=True
+        ):
+            raise ReferenceFailed(
+                f"the reference is random: output {index} differs between two calls on the same inputs; "
+                "remove dropout or random draws from forward"
+            )
+
+
+def _copied(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(value.clone() if isinstance(value, torch.Tensor) else value for value in inputs)

@@ -1,0 +1,257 @@
+"""What runs inside the sandbox beside the candidate: load it, call it, ring the bell. It reports no number that counts.
+
+Everything in this process may be rewritten by the candidate. So nothing here is trusted: the judge owns inputs, expected
+values and the clock; it sees one-byte answers, sizes that it checks, and raw bytes in the arena.
+
+Control messages: `arena`, `load`, `construct`, `run`, `hot`. After `hot` the bell socket takes over until QUIT:
+CALL a model on a slot's inputs, KEEP the last output (copy it into the arena), FLUSH caches, CHAIN n calls with cold
+caches, NULL_CHAIN the same without the calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import traceback
+import types
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from worker.runner import kernelwright as loader
+from worker.runner import memory, protocol, values
+
+_MAX_TRACE = 6000
+_FLUSH_BYTES_HOST = 64 << 20
+"""Twice the last-level cache of the machines seen (32 MiB); read and written, so that dirty lines leave too."""
+_FLUSH_BYTES_DEVICE = 512 << 20
+"""Ten times an H200's L2 (60 MB); at 4 TB/s it takes 130 us, behind which 100 us of launch overhead hide."""
+
+
+class ContractError(Exception):
+    """The model's output is not what the reference returns."""
+
+
+class Subject:
+    """One loaded source and the models made from it, one per workload."""
+
+    def __init__(self, module: types.ModuleType, class_name: str, compile_mode: str | None) -> None:
+        self.factory = getattr(module, class_name)
+        self.compile_mode = compile_mode
+        self.models: dict[str, Any] = {}
+
+
+class Session:
+    """State of one runner: arena, subjects and the last outputs."""
+
+    def __init__(self, control: socket.socket, bell: socket.socket) -> None:
+        self.control, self.bell = control, bell
+        self.device = "cpu"
+        self.arenas: dict[str, memory.Arena] = {}
+        self.subjects: dict[str, Subject] = {}
+        self.flush_buffer: torch.Tensor | None = None
+
+    # --- control messages -------------------------------------------------------------------------------------------
+
+    def arena_(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Open the arena of one workload."""
+        self.device = message["device"]
+        self.arenas[message["workload"]] = memory.open_arena(message["arena"], fds)
+        return {}
+
+    def load(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        """Execute a source as a module of its own."""
+        name = message["subject"]
+        module = _module_from(message["source"], f"{name}_module")
+        if not hasattr(module, message["class"]):
+            raise ContractError(f"the file defines no class {message['class']}")
+        self.subjects[name] = Subject(module, message["class"], message["compile"])
+        return {}
+
+    def construct(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        """Make the model of one workload and give it the judge's parameters."""
+        subject = self.subjects[message["subject"]]
+        shared = self.arenas[message["workload"]].bytes
+        arguments = values.decode(message["init"], shared)
+        with torch.device(self.device):
+            model = subject.factory(*arguments)
+        if not isinstance(model, torch.nn.Module):
+            raise ContractError(f"{type(model).__name__} is not a torch.nn.Module")
+        state = {name: values.decode(ref, shared) for name, ref in message["state"].items()}
+        dtype = values.dtype_of(message["dtype"]) if message["dtype"] else None
+        model = model.to(device=self.device, dtype=dtype)
+        model.load_state_dict({name: tensor.clone() for name, tensor in state.items()}, strict=True)
+        model.train(message["training"])
+        for parameter in model.parameters():
+            parameter.requires_grad_(False)
+        if subject.compile_mode is not None:
+            torch._dynamo.config.recompile_limit = 64  # one compiled version per workload, and problems have several
+            mode = None if subject.compile_mode == "default" else subject.compile_mode
+            model = torch.compile(model, mode=mode, dynamic=False)
+        subject.models[message["workload"]] = model
+        return {}
+
+    def run(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        """One call, untimed: outputs go into the arena at the places given. Returns how many there were."""
+        model = self.subjects[message["subject"]].models[message["workload"]]
+        shared = self.arenas[message["workload"]].bytes
+        inputs = values.decode(message["inputs"], shared)
+        with torch.no_grad():
+            result = model(*inputs)
+        _store(result, [values.decode(place, shared) for place in message["outputs"]])
+        self._synchronize()
+        return {}
+
+    def interpret(self, _message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        """Run Triton kernels in the interpreter from now on, and record their launches for an ahead-of-time build."""
+        os.environ["TRITON_INTERPRET"] = "1"
+        return {}
+
+    def hot(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        """Serve bell commands for one subject and workload until QUIT."""
+        _acknowledge(self.control, {})
+        model = self.subjects[message["subject"]].models[message["workload"]]
+        shared = self.arenas[message["workload"]].bytes
+        slots = [tuple(values.decode(item, shared)) for item in message["slots"]]
+        with torch.no_grad():
+            self._serve_bell(model, slots, [values.decode(place, shared) for place in message["outputs"]])
+        return {}
+
+    # --- the bell ---------------------------------------------------------------------------------------------------
+
+    def _serve_bell(self, model: Any, slots: list[tuple[Any, ...]], outputs: list[torch.Tensor]) -> None:
+        receive, send, size, on_device = self.bell.recv, self.bell.send, protocol.BELL.size, self.device != "cpu"
+        result: Any = None
+        while True:
+            data = receive(size)
+            if not data:
+                os._exit(0)
+            command, _flags, count, slot = protocol.BELL.unpack(data)
+            if command == protocol.CALL:
+                result = None  # a caller that drops its result lets the allocator reuse it, as in a training loop
+                result = model(*slots[slot])
+                if on_device:
+                    torch.cuda.synchronize()
+            elif command == protocol.KEEP:
+                _store(result, outputs)
+                self._synchronize()
+            elif command == protocol.FLUSH:
+                self._flush()
+                self._synchronize()
+            elif command == protocol.CHAIN:
+                for step in range(count):
+                    self._flush()
+                    result = None
+                    result = model(*slots[(slot + step) % len(slots)])
+                self._synchronize()
+            elif command == protocol.NULL_CHAIN:
+                for _step in range(count):
+                    self._flush()
+                self._synchronize()
+            else:
+                send(protocol.OK)
+                return
+            send(protocol.OK)
+
+    def _flush(self) -> None:
+        """Evict every cache: write a buffer much larger than the last level."""
+        if self.flush_buffer is None:
+            size = _FLUSH_BYTES_HOST if self.device == "cpu" else _FLUSH_BYTES_DEVICE
+            self.flush_buffer = torch.zeros(size // 4, dtype=torch.int32, device=self.device)
+        self.flush_buffer.add_(1) if self.device == "cpu" else self.flush_buffer.zero_()
+
+    # --- helpers ----------------------------------------------------------------------------------------------------
+
+    def _synchronize(self) -> None:
+        if self.device != "cpu":
+            torch.cuda.synchronize()
+
+
+def _store(result: Any, targets: list[torch.Tensor]) -> None:
+    """Copy a model's outputs into the arena."""
+    tensors = list(result) if isinstance(result, tuple | list) else [result]
+    if len(tensors) != len(targets):
+        raise ContractError(f"{len(tensors)} outputs; the reference returns {len(targets)}")
+    for index, (tensor, target) in enumerate(zip(tensors, targets, strict=True)):
+        _check_output(index, tensor, target)
+        target.copy_(tensor)
+
+
+def _check_output(index: int, tensor: Any, target: torch.Tensor) -> None:
+    if type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter:
+        raise ContractError(f"output {index} is a {type(tensor).__name__}, not a torch.Tensor")
+    if tensor.shape != target.shape:
+        raise ContractError(f"output {index} has shape {tuple(tensor.shape)}; the reference's is {tuple(target.shape)}")
+    if tensor.dtype != target.dtype:
+        raise ContractError(f"output {index} is {tensor.dtype}; the reference's is {target.dtype}")
+    if tensor.device.type != target.device.type:
+        raise ContractError(f"output {index} is on {tensor.device}; the reference's is on {target.device}")
+
+
+def _module_from(source: str, name: str) -> types.ModuleType:
+    """Execute `source` from a real file: torch, triton and inspect want to read sources back."""
+    path = Path.cwd() / f"{name}.py"
+    path.write_text(source)
+    module = types.ModuleType(name)
+    module.__file__ = str(path)
+    sys.modules[name] = module
+    exec(compile(source, str(path), "exec"), module.__dict__)
+    return module
+
+
+def _install_loader(control: socket.socket) -> None:
+    """Make `import kernelwright` work, its builds done by the judge's build broker outside the sandbox."""
+    def build(language: str, source: str, flags: list[str]) -> str:
+        protocol.send_message(control, {"build": language, "source": source, "flags": list(flags)})
+        answer, _fds = protocol.receive_message(control)
+        if "error" in answer:
+            raise loader.BuildError(answer["error"])
+        return str(answer["path"])
+
+    loader._set_builder(build)
+    sys.modules["kernelwright"] = loader
+
+
+def _acknowledge(control: socket.socket, answer: dict[str, Any]) -> None:
+    protocol.send_message(control, {"done": answer})
+
+
+def _report_failure(control: socket.socket, failure: BaseException) -> None:
+    text = "".join(traceback.format_exception(failure))[-_MAX_TRACE:]
+    kinds = [kind.__name__ for kind in type(failure).__mro__]
+    protocol.send_message(control, {"failed": kinds, "message": str(failure)[:2000], "trace": text})
+
+
+def serve(control: socket.socket, bell: socket.socket) -> int:
+    """Serve the judge until it hangs up. Returns the exit code."""
+    _install_loader(control)
+    session = Session(control, bell)
+    handlers = {
+        "arena": session.arena_,
+        "load": session.load,
+        "construct": session.construct,
+        "run": session.run,
+        "interpret": session.interpret,
+        "hot": session.hot,
+    }
+    with contextlib.suppress(protocol.PeerClosed):
+        while True:
+            message, fds = protocol.receive_message(control)
+            if message["op"] == "threads":
+                torch.set_num_threads(message["count"])
+                _acknowledge(control, {})
+                continue
+            in_bell = message["op"] == "hot"
+            try:
+                answer = handlers[message["op"]](message, fds)
+            except BaseException as failure:  # noqa: BLE001 - whatever hostile code raises becomes a message
+                _report_failure(control, failure)
+                if in_bell:
+                    bell.send(protocol.FAILED)
+                continue
+            if not in_bell:
+                _acknowledge(control, answer)
+    return 0

@@ -1,0 +1,143 @@
+"""The Linux system calls that the standard library does not offer on Python 3.11, as thin typed wrappers.
+
+Each raises OSError with the call's name. Numbers are those of x86-64; `Unsupported` elsewhere.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
+CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND = 1, 2, 4, 32, 4096
+MS_REC, MS_PRIVATE = 16384, 1 << 18
+MNT_DETACH = 2
+PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, PR_SET_CHILD_SUBREAPER = 1, 22, 38, 36
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _checked(result: int, call: str) -> int:
+    if result < 0:
+        errno = ctypes.get_errno()
+        raise OSError(errno, f"{call}: {os.strerror(errno)}")
+    return result
+
+
+def unshare(flags: int) -> None:
+    """Leave the shared namespaces named by `flags`."""
+    _checked(_libc.unshare(ctypes.c_int(flags)), "unshare")
+
+
+def mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+    """mount(2)."""
+    encoded = [None if text is None else os.fsencode(text) for text in (source, target, kind)]
+    options = None if data is None else data.encode()
+    _checked(_libc.mount(*encoded, ctypes.c_ulong(flags), options), f"mount {target}")
+
+
+def detach(target: str) -> None:
+    """Lazily unmount `target`."""
+    _checked(_libc.umount2(os.fsencode(target), MNT_DETACH), f"umount {target}")
+
+
+def pivot_root(new_root: str, put_old: str) -> None:
+    """Make `new_root` the root of this mount namespace, the former one visible at `put_old`."""
+    _checked(_libc.syscall(155, os.fsencode(new_root), os.fsencode(put_old)), "pivot_root")
+
+
+def prctl(option: int, argument: int = 0) -> None:
+    """prctl(2) with one integer argument."""
+    _checked(_libc.prctl(option, ctypes.c_ulong(argument), 0, 0, 0), f"prctl {option}")
+
+
+def drop_capabilities() -> None:
+    """Give up every capability of this process, for good together with PR_SET_NO_NEW_PRIVS."""
+    header = struct.pack("Ii", 0x20080522, 0)
+    _checked(_libc.syscall(126, header, bytes(24)), "capset")
+
+
+# --- Landlock -------------------------------------------------------------------------------------------------------
+
+_LANDLOCK_READ_EXECUTE = (1 << 0) | (1 << 2) | (1 << 3)  # execute, read file, read directory
+_LANDLOCK_ALL_ABI1 = (1 << 13) - 1
+_LANDLOCK_TCP = 0b11  # bind and connect, from ABI 4
+
+
+def landlock_abi() -> int:
+    """The Landlock version of this kernel, 0 without Landlock."""
+    version = _libc.syscall(444, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
+    return max(0, int(version))
+
+
+def landlock(readable: list[str], writable: list[str]) -> None:
+    """Restrict this process to reading `readable` and writing below `writable`; no TCP where the kernel knows it."""
+    abi = landlock_abi()
+    if abi < 1:
+        raise OSError(0, "landlock: this kernel has none")
+    handled = _LANDLOCK_ALL_ABI1 | ((1 << 13) if abi >= 2 else 0) | ((1 << 14) if abi >= 3 else 0)
+    attributes = struct.pack("QQ", handled, _LANDLOCK_TCP) if abi >= 4 else struct.pack("Q", handled)
+    ruleset = _checked(_libc.syscall(444, attributes, ctypes.c_size_t(len(attributes)), 0), "landlock_create_ruleset")
+    file_rights = _LANDLOCK_READ_EXECUTE & ~(1 << 3) | (1 << 1) | ((1 << 14) if abi >= 3 else 0)
+    for paths, rights in ((readable, _LANDLOCK_READ_EXECUTE), (writable, handled)):
+        for path in paths:
+            _add_path(ruleset, path, rights, file_rights)
+    _checked(_libc.syscall(446, ruleset, 0), "landlock_restrict_self")
+    os.close(ruleset)
+
+
+def _add_path(ruleset: int, path: str, rights: int, file_rights: int) -> None:
+    try:
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)  # the one open(2) flag set that Path cannot express
+    except FileNotFoundError:
+        return
+    if not os.path.isdir(path):  # noqa: PTH112 - this module runs between fork and exec-like hand-over: keep it lean
+        rights &= file_rights
+    rule = struct.pack("=Qi", rights, fd)
+    _checked(_libc.syscall(445, ruleset, 1, rule, 0), f"landlock_add_rule {path}")
+    os.close(fd)
+
+
+# --- seccomp --------------------------------------------------------------------------------------------------------
+
+# Calls that a kernel never needs and an attack does: x86-64 numbers.
+_REFUSED = {
+    "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "bpf": 321, "perf_event_open": 298,
+    "userfaultfd": 323, "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "mount": 165,
+    "umount2": 166, "pivot_root": 155, "chroot": 161, "setns": 308, "unshare": 272, "keyctl": 250, "add_key": 248,
+    "request_key": 249, "kexec_load": 246, "init_module": 175, "finit_module": 313, "delete_module": 176,
+    "reboot": 169, "swapon": 167, "swapoff": 168, "open_by_handle_at": 304, "name_to_handle_at": 303,
+    "move_mount": 429, "fsopen": 430, "fsmount": 432, "pidfd_getfd": 438, "pidfd_open": 434, "acct": 163,
+    "quotactl": 179, "settimeofday": 164, "clock_settime": 227, "kcmp": 312, "lookup_dcookie": 212,
+}  # fmt: skip
+_SOCKET = 41
+_AF_UNIX = 1
+
+
+def seccomp() -> None:
+    """Refuse, with EPERM, the calls above and every new socket that is not a Unix one."""
+    load, jump_equal, give_back = 0x20, 0x15, 0x06
+    refuse, allow = struct.pack("HBBI", give_back, 0, 0, 0x00050001), struct.pack("HBBI", give_back, 0, 0, 0x7FFF0000)
+    kill = struct.pack("HBBI", give_back, 0, 0, 0x80000000)
+    program = [
+        struct.pack("HBBI", load, 0, 0, 4),  # architecture
+        struct.pack("HBBI", jump_equal, 1, 0, 0xC000003E),
+        kill,
+        struct.pack("HBBI", load, 0, 0, 0),  # system call number
+        struct.pack("HBBI", 0x35, 0, 1, 0x40000000),  # x32 numbers would sidestep the table
+        kill,
+    ]
+    for number in _REFUSED.values():
+        program += [struct.pack("HBBI", jump_equal, 0, 1, number), refuse]
+    program += [
+        struct.pack("HBBI", jump_equal, 0, 3, _SOCKET),
+        struct.pack("HBBI", load, 0, 0, 16),  # first argument: the address family
+        struct.pack("HBBI", jump_equal, 1, 0, _AF_UNIX),
+        refuse,
+        allow,
+    ]
+    code = ctypes.create_string_buffer(b"".join(program))
+    header = struct.pack("HxxxxxxP", len(program), ctypes.addressof(code))
+    _checked(_libc.prctl(PR_SET_SECCOMP, 2, ctypes.c_char_p(header), 0, 0), "seccomp")

@@ -1,0 +1,276 @@
+"""Sandbox levels for hostile code, weakest last, and the self-test that picks one.
+
+* `namespaces`: own user, PID, network, IPC and mount namespace; a fresh root that holds read-only system folders and a
+  private tmpfs; no capabilities; seccomp. The whole process tree dies with its first process.
+* `landlock`: the host's PIDs and network namespace, but reads and writes confined by Landlock, no TCP, seccomp.
+* `process`: another user (when root) and resource limits only.
+
+What no level covers: side channels through caches and clocks, bugs of the kernel or of the GPU driver, and (below
+`namespaces`) seeing that other processes exist. On a GPU, other contexts' memory is protected by the driver alone.
+
+Runs between fork and the candidate, in a process with one thread; everything here is standard library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import socket
+import sys
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from worker.runner import kernel_calls as sys_calls
+
+LEVELS = ("namespaces", "landlock", "process")
+NOBODY = 65534
+
+# Exit codes of the warden that are not the candidate's own.
+EXIT_MEMORY, EXIT_DEADLINE, EXIT_SETUP = 250, 251, 252
+
+_SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/opt", "/sys")
+_SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/passwd",
+                 "/etc/group", "/etc/localtime", "/etc/nsswitch.conf", "/etc/OpenCL", "/etc/nvidia")  # fmt: skip
+_DEVICES = ("null", "zero", "full", "random", "urandom")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one runner may use."""
+
+    memory_bytes: int = 8 << 30
+    """Resident memory of all its processes together."""
+    scratch_bytes: int = 1 << 30
+    """Private tmpfs, and the largest single file."""
+    processes: int = 512
+    """Processes and threads (RLIMIT_NPROC)."""
+    wall_s: float = 600.0
+    """Life time of the runner."""
+    address_space_bytes: int | None = None
+    """RLIMIT_AS; None on a GPU, where CUDA reserves twice the device's memory of address space."""
+
+
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """Everything the warden needs to know to confine one runner."""
+
+    level: str
+    limits: Limits = field(default_factory=Limits)
+    readable: tuple[str, ...] = ()
+    """Folders that the runner may read beside the system's own."""
+    writable: tuple[str, ...] = ()
+    """Folders that it may write beside its private scratch: none for a candidate."""
+    gpu: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Confinement:
+        return cls(
+            level=data["level"],
+            limits=Limits(**data["limits"]),
+            readable=tuple(data["readable"]),
+            writable=tuple(data["writable"]),
+            gpu=data["gpu"],
+        )
+
+
+def python_folders() -> tuple[str, ...]:
+    """The folders of this interpreter and its packages, which every runner may read."""
+    folders = {sys.prefix, sys.base_prefix, sys.exec_prefix}
+    folders |= {path for path in sys.path if path.endswith("site-packages")}
+    folders |= {path for path in sys.path if (Path(path) / "torch").is_dir()}
+    real = {str(Path(folder).resolve()) for folder in folders if Path(folder).is_dir()}
+    return tuple(sorted(folders | real))
+
+
+def enter_namespaces() -> None:
+    """First half of level `namespaces`, before the fork that makes the namespace's first process."""
+    flags = sys_calls.CLONE_NEWNS | sys_calls.CLONE_NEWPID | sys_calls.CLONE_NEWNET
+    flags |= sys_calls.CLONE_NEWIPC | sys_calls.CLONE_NEWUTS
+    if os.geteuid() == 0:
+        sys_calls.unshare(flags)
+        return
+    uid, gid = os.geteuid(), os.getegid()
+    sys_calls.unshare(flags | sys_calls.CLONE_NEWUSER)
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{NOBODY} {uid} 1")
+    Path("/proc/self/gid_map").write_text(f"{NOBODY} {gid} 1")
+
+
+def build_root(confinement: Confinement) -> None:
+    """Second half: the namespace's first process makes a new root of read-only binds and private tmpfs mounts.
+
+    A new root and not only Landlock, because an interpreter below a folder of mode 700 (a root user's pyenv, say) is
+    out of reach after setuid unless its path is bound into a root of our own.
+    """
+    sys_calls.mount("none", "/", None, sys_calls.MS_REC | sys_calls.MS_PRIVATE)
+    sys_calls.mount("tmpfs", "/tmp", "tmpfs", sys_calls.MS_NOSUID, "size=16m,mode=755")
+    Path("/tmp/old").mkdir()
+    sys_calls.pivot_root("/tmp", "/tmp/old")
+    os.chdir("/")
+    _make_dev(gpu=confinement.gpu)
+    scratch = f"size={confinement.limits.scratch_bytes},mode=1777"
+    for folder in ("/tmp", "/dev/shm"):  # before the binds, some of which may lie below /tmp
+        Path(folder).mkdir(exist_ok=True)
+        sys_calls.mount("tmpfs", folder, "tmpfs", sys_calls.MS_NOSUID | sys_calls.MS_NODEV, scratch)
+    for path in confinement.writable:
+        _bind(path, writable=True)
+    paths = sorted({*_SYSTEM_FOLDERS, *_SYSTEM_FILES, *confinement.readable})
+    links = [path for path in paths if Path("/old" + path).is_symlink()]
+    for path in (*(path for path in paths if path not in links), *links):
+        _bind(path, writable=False)  # /bin may be a link into /usr, which must be bound whole first
+    Path("/proc").mkdir(exist_ok=True)
+    sys_calls.mount("proc", "/proc", "proc", sys_calls.MS_NOSUID | sys_calls.MS_NODEV)
+    sys_calls.detach("/old")
+    Path("/old").rmdir()
+    sys_calls.mount("none", "/", None, sys_calls.MS_REMOUNT | sys_calls.MS_BIND | sys_calls.MS_RDONLY)
+    os.chdir("/tmp")
+
+
+def _bind(path: str, *, writable: bool) -> None:
+    source, target = Path("/old" + path), Path(path)
+    if source.is_symlink():
+        _copy_link(source, target)
+        return
+    if target.exists() or not source.exists():
+        return  # already visible through a parent: callers bind parents first
+    if source.is_dir():
+        target.mkdir(parents=True, exist_ok=True)
+    else:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.touch()
+    sys_calls.mount(str(source), path, None, sys_calls.MS_BIND | sys_calls.MS_REC)
+    if not writable:
+        flags = sys_calls.MS_BIND | sys_calls.MS_REMOUNT | sys_calls.MS_RDONLY | _locked_flags(path)
+        sys_calls.mount("none", path, None, flags)
+
+
+def _copy_link(source: Path, target: Path) -> None:
+    destination = source.readlink()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not target.is_symlink() and not target.exists():
+        target.symlink_to(destination)
+    absolute = destination if destination.is_absolute() else target.parent / destination
+    _bind(os.path.normpath(absolute), writable=False)
+
+
+def _locked_flags(path: str) -> int:
+    """Flags that an unprivileged remount must keep (EPERM otherwise)."""
+    seen = os.statvfs(path).f_flag
+    return (sys_calls.MS_NOSUID if seen & os.ST_NOSUID else 0) | (sys_calls.MS_NODEV if seen & os.ST_NODEV else 0)
+
+
+def _make_dev(*, gpu: bool) -> None:
+    Path("/dev").mkdir(exist_ok=True)
+    sys_calls.mount("tmpfs", "/dev", "tmpfs", sys_calls.MS_NOSUID, "size=1m,mode=755")
+    names = list(_DEVICES)
+    if gpu:
+        names += [path.name for path in Path("/old/dev").iterdir() if path.name.startswith("nvidia")]
+    for name in names:
+        source, target = Path("/old/dev") / name, Path("/dev") / name
+        if source.is_dir():
+            target.mkdir()
+        elif source.exists():
+            target.touch()
+        else:
+            continue
+        sys_calls.mount(str(source), str(target), None, sys_calls.MS_BIND | sys_calls.MS_REC)
+    Path("/dev/fd").symlink_to("/proc/self/fd")
+    Path("/dev/shm").mkdir()
+
+
+def private_scratch() -> str:
+    """A scratch folder for the levels without a mount namespace. The warden removes it."""
+    folder = tempfile.mkdtemp(prefix="kernelwright-")
+    if os.geteuid() == 0:
+        os.chown(folder, NOBODY, NOBODY)
+    os.chdir(folder)
+    return folder
+
+
+def confine(confinement: Confinement, scratch: str) -> None:
+    """Last step, in the process that will run the candidate: limits, user, Landlock and seccomp; there is no way back."""
+    _set_limits(confinement.limits)
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+    sys_calls.prctl(sys_calls.PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of user clears it
+    with contextlib.suppress(OSError):
+        sys_calls.drop_capabilities()
+    sys_calls.prctl(sys_calls.PR_SET_NO_NEW_PRIVS, 1)
+    if confinement.level == "landlock":
+        readable = [*_SYSTEM_FOLDERS, *_SYSTEM_FILES, *confinement.readable, "/proc"]
+        sys_calls.landlock(readable, [scratch, "/dev", *confinement.writable])
+    if confinement.level != "process":
+        sys_calls.seccomp()
+
+
+def _set_limits(limits: Limits) -> None:
+    chosen = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_FSIZE: limits.scratch_bytes,
+        resource.RLIMIT_NPROC: limits.processes,
+        resource.RLIMIT_NOFILE: 1024,
+        resource.RLIMIT_MEMLOCK: 64 << 20,
+    }
+    if limits.address_space_bytes is not None:
+        chosen[resource.RLIMIT_AS] = limits.address_space_bytes
+    for which, wanted in chosen.items():
+        _soft, hard = resource.getrlimit(which)
+        bound = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(which, (bound, bound))
+
+
+# --- self-test ------------------------------------------------------------------------------------------------------
+
+
+def best_level() -> str:
+    """The strongest level that works here, found by trying: each is entered in a child that then attempts an escape."""
+    return next(level for level in LEVELS if level == "process" or _works(level))
+
+
+def _works(level: str) -> bool:
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        with contextlib.suppress(OSError):
+            code = _probe(level)
+        os._exit(code)
+    _pid, status = os.waitpid(child, 0)
+    return status == 0
+
+
+def _probe(level: str) -> int:
+    confinement = Confinement(level=level)
+    if level == "namespaces":
+        enter_namespaces()
+        inner = os.fork()
+        if inner:
+            return os.waitstatus_to_exitcode(os.waitpid(inner, 0)[1])
+        code = 1
+        with contextlib.suppress(OSError):
+            build_root(confinement)
+            confine(confinement, "/tmp")
+            code = _escape_attempts()
+        os._exit(code)
+    scratch = tempfile.gettempdir()
+    confine(confinement, scratch)
+    return _escape_attempts()
+
+
+def _escape_attempts() -> int:
+    """0 when writing to the system and opening a network socket are both refused, otherwise what got through."""
+    with contextlib.suppress(OSError):
+        Path("/usr/.kernelwright-escape").write_text("x")
+        return 2
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_STREAM):
+        return 3
+    return 0
