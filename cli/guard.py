@@ -61,7 +61,6 @@ def _run_child(body: Callable[[], int], guard: int) -> None:
         for number in _FORWARDED:
             signal.signal(number, signal.SIG_DFL)
         die_with_parent(guard, signal.SIGTERM)
-        become_subreaper()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
         status = body()
     except CliError as error:

@@ -19,7 +19,7 @@ from types import FrameType
 
 import structlog
 
-from cli.descendants import kill_strays
+from cli.descendants import become_subreaper, kill_strays
 from cli.errors import CliError
 from cli.programs import Service
 
@@ -61,6 +61,7 @@ class Supervisor:
 
     def start(self) -> None:
         """Start everything in order. On a CliError or StopRequested what was started is stopped again."""
+        become_subreaper()
         try:
             for group in self.groups:
                 for service in group:
