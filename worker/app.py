@@ -18,30 +18,32 @@ app = Celery("kernelwright")
 app.config_from_object("worker.config")
 
 
-@signals.setup_logging.connect
 def _set_up_logging(**_: Any) -> None:
     settings = get_settings()
     configure_logging(settings.log_level, settings.log_format)
 
 
-@signals.celeryd_after_setup.connect
 def _introduce(instance: Any, **_: Any) -> None:
     """Before the pool starts: measure the device and write the row, so that no task is timed meanwhile."""
     registry.join(tuple(instance.app.amqp.queues.consume_from))
 
 
-@signals.worker_process_init.connect
 def _forked(**_: Any) -> None:
     """In a fresh child of the pool: what the parent had open is the parent's."""
     runtime.forget()
 
 
-@signals.worker_process_shutdown.connect
 def _child_ends(**_: Any) -> None:
     runtime.close()
 
 
-@signals.worker_shutdown.connect
 def _leave(**_: Any) -> None:
     runtime.close()
     registry.leave()
+
+
+signals.setup_logging.connect(_set_up_logging)
+signals.celeryd_after_setup.connect(_introduce)
+signals.worker_process_init.connect(_forked)
+signals.worker_process_shutdown.connect(_child_ends)
+signals.worker_shutdown.connect(_leave)

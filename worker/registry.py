@@ -1,6 +1,6 @@
 """This worker's row in `workers`: what it serves, what its device can do, and a heartbeat every 10 s.
 
-The row belongs to the worker's main process. Leases are renewed elsewhere (`worker.heartbeat`), by whoever does the work.
+The row belongs to the main process of the worker. Leases are renewed by whoever does the work (`worker.heartbeat`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,104 @@
+"""Reads what a proposer may know about a candidate to be made: the job, the parents and what was found about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from db import candidates, jobs, workers
+from db.candidates import CandidateRow
+from db.ledger import Claim
+from db.models import Candidate, Evaluation, Job, Problem
+from db.vocabulary import Operator, Proposer
+from problems.catalog import outline
+from search.proposing import Parent, ProposalRequest, Trial
+from search.types import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Brief:
+    """A proposal to be made: by whom, for which job, and the request itself."""
+
+    proposer: str
+    hardware: str
+    language: str
+    builtin_index: int
+    """How many built-in seeds the job had before this one: the same on every re-run."""
+    request: ProposalRequest
+
+
+def read_brief(session: Session, claim: Claim) -> Brief:
+    """The brief of the claimed candidate. Raises NoResultFound when a parent is not there."""
+    candidate = session.get_one(Candidate, claim.candidate)
+    job = jobs.fetch_job(session, claim.job_id)
+    problem = session.get_one(Problem, job.problem_hash)
+    request = ProposalRequest(
+        problem_name=job.problem_name,
+        problem_source=problem.source,
+        target=Target(job.hardware, job.language),
+        operator=candidate.operator,
+        op_family=outline(problem.source, job.problem_name).op_family,
+        device=workers.device_facts(session, job.hardware),
+        parents=tuple(_parent(session, parent_id) for parent_id in candidate.parents),
+        trials=tuple(_trials(session, candidate)),
+        seed=job.seed + candidate.ordinal,
+        ordinal=candidate.ordinal,
+        model=candidate.model,
+    )
+    index = _builtin_index(session, job, candidate)
+    return Brief(candidate.proposer, job.hardware, job.language, index, request)
+
+
+def _builtin_index(session: Session, job: Job, candidate: Candidate) -> int:
+    earlier = select(func.count()).where(
+        Candidate.job_id == job.id,
+        Candidate.proposer == Proposer.BUILTIN.value,
+        Candidate.operator == Operator.SEED.value,
+        Candidate.ordinal < candidate.ordinal,
+    )
+    return session.scalar(earlier) or 0
+
+
+def _parent(session: Session, parent_id: str) -> Parent:
+    row = candidates.get_candidate(session, parent_id)
+    if row is None:
+        raise LookupError(f"candidate {parent_id} is named as a parent and does not exist")
+    return _as_parent(row)
+
+
+def _as_parent(row: CandidateRow) -> Parent:
+    found = row.evaluation
+    if found is None:
+        return Parent(source=row.candidate.source or "", plan=row.candidate.plan, id=row.candidate.id)
+    return Parent(
+        source=row.candidate.source or "",
+        verdict=found.verdict,
+        reason=found.reason,
+        speedup=found.speedup,
+        plan=row.candidate.plan,
+        log=found.report.get("log"),
+        workloads=tuple(found.report.get("workloads") or ()),
+        id=row.candidate.id,
+    )
+
+
+def _trials(session: Session, candidate: Candidate) -> Sequence[Trial]:
+    """The configurations of the parent that other `tune` candidates hold, evaluated or not."""
+    if candidate.operator != Operator.TUNE:
+        return ()
+    query = (
+        select(Candidate.params, Evaluation.speedup)
+        .outerjoin(Evaluation, Evaluation.candidate_id == Candidate.id)
+        .where(
+            Candidate.job_id == candidate.job_id,
+            Candidate.operator == Operator.TUNE.value,
+            Candidate.parents == candidate.parents,
+            Candidate.id != candidate.id,
+            Candidate.params.is_not(None),
+        )
+        .order_by(Candidate.ordinal)
+    )
+    return [Trial(params or {}, speedup) for params, speedup in session.execute(query)]

@@ -1,0 +1,81 @@
+"""Evaluate a candidate: hand it to the judge, keep the lease alive meanwhile, store the report."""
+
+from __future__ import annotations
+
+import hashlib
+
+import structlog
+
+from db import candidates, events, jobs, ledger, recovery
+from db.ledger import Claim
+from db.models import Job, Problem
+from db.vocabulary import StopReason, Verdict
+from worker.heartbeat import Lease
+from worker.judge.report import EvaluationRequest
+from worker.judge.verdict import ReferenceFailed
+from worker.runtime import Runtime
+
+log = structlog.get_logger(__name__)
+
+INFRA_RETRY_S = 2.0
+
+
+def evaluate(here: Runtime, claim: Claim) -> None:
+    """Judge the claimed candidate and store the evaluation. No transaction is open while the judge works.
+
+    A fault of the machine gives the work back without counting the attempt. A problem that cannot be judged at all ends
+    the job. Raises Fenced, and CancelRequested when the job is cancelled meanwhile.
+    """
+    request = _request(here, claim)
+    judge = here.judge(request.hardware)
+    settings = here.settings
+    try:
+        with Lease(
+            here.sessions, claim, interrupt=judge.abort, lease_s=settings.lease_s, renew_s=settings.renew_s
+        ) as lease:
+            report = judge.evaluate(request)
+    except ReferenceFailed as error:
+        lease.check()
+        _end_job(here, claim, str(error))
+        return
+    lease.check()
+    if report["verdict"] == Verdict.INFRA_ERROR:
+        with here.transaction() as session:
+            reason = str(report.get("reason"))
+            recovery.give_back(session, claim, reason, delay_s=INFRA_RETRY_S, count_attempt=False)
+        log.warning("evaluation.returned", reason=reason)
+        return
+    with here.transaction() as session:
+        candidates.store_evaluation(session, claim, report, worker_id=here.owner)
+    log.info("candidate.evaluated", verdict=report["verdict"], speedup=report.get("speedup"))
+
+
+def _request(here: Runtime, claim: Claim) -> EvaluationRequest:
+    with here.transaction() as session:
+        candidate = candidates.start_evaluation(session, claim)
+        job = session.get_one(Job, claim.job_id)
+        problem = session.get_one(Problem, job.problem_hash)
+        return EvaluationRequest(
+            candidate_id=candidate.id,
+            candidate_source=candidate.source or "",
+            problem_name=job.problem_name,
+            problem_source=problem.source,
+            hardware=job.hardware,
+            language=job.language,
+            seed=_secret_seed(job),
+        )
+
+
+def _secret_seed(job: Job) -> int:
+    """The same for all candidates of a job, and not to be guessed from what its submitter chose."""
+    digest = hashlib.sha256(f"{job.id} {job.seed}".encode()).digest()
+    return int.from_bytes(digest[:6], "big")
+
+
+def _end_job(here: Runtime, claim: Claim, reason: str) -> None:
+    """The reference itself fails: no candidate of this job can be judged."""
+    with here.transaction() as session:
+        events.lock_job(session, claim.job_id)
+        ledger.settle(session, claim)
+        jobs.finish_job(session, claim.job_id, StopReason.ERROR, f"the problem cannot be judged: {reason}")
+    log.error("job.problem_unusable", reason=reason)

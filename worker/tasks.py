@@ -1,0 +1,136 @@
+"""The Celery tasks. Thin: claim, call, finish.
+
+A message is a doorbell, and its work id only a hint: whoever hears it takes the first ready row of its own queues, so
+priorities hold however the messages arrived, and a repeated or stale message finds nothing to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, ParamSpec
+
+import structlog
+from structlog.contextvars import bound_contextvars
+
+from db import ledger, recovery, workers
+from db.ledger import Claim, Fenced
+from db.vocabulary import WorkKind, WorkState
+from worker import client, runtime
+from worker.advancing import advance
+from worker.app import app
+from worker.evaluating import evaluate
+from worker.heartbeat import CancelRequested
+from worker.proposing import propose
+from worker.runtime import Runtime
+
+P = ParamSpec("P")
+
+log = structlog.get_logger(__name__)
+
+HANDLERS: Final[Mapping[WorkKind, Callable[[Runtime, Claim], None]]] = {
+    WorkKind.ADVANCE: advance,
+    WorkKind.PROPOSE: propose,
+    WorkKind.EVALUATE: evaluate,
+}
+MAX_BACKOFF_S: Final = 60.0
+
+
+def serve(work_id: str) -> None:
+    """Answer a doorbell: claim the next ready work of this worker's queues and do it."""
+    here = runtime.current()
+    claim = _claim(here)
+    if claim is None:
+        log.debug("doorbell.stale", work_id=work_id)
+        return
+    with bound_contextvars(
+        work_id=claim.id, job_id=claim.job_id, candidate_id=claim.candidate_id, kind=claim.kind.value
+    ):
+        work(here, claim)
+
+
+def work(here: Runtime, claim: Claim) -> None:
+    """Do claimed work. Whatever goes wrong is written down and the work is given back."""
+    log.info("work.claimed", attempt=claim.attempt)
+    try:
+        HANDLERS[claim.kind](here, claim)
+    except Fenced:
+        log.warning("work.fenced")
+        with here.transaction() as session:
+            recovery.record_fenced(session, claim)
+    except CancelRequested:
+        log.info("work.cancelled")
+        with here.transaction() as session:
+            ledger.finish(session, claim, state=WorkState.CANCELLED)
+    except Exception as error:  # noqa: BLE001 - the task wrapper is one of the three boundaries
+        log.exception("work.failed")
+        _give_back(here, claim, error)
+    finally:
+        _set_current(here, None)
+
+
+def _claim(here: Runtime) -> Claim | None:
+    with here.transaction() as session:
+        claim = ledger.claim_next(session, here.queues, here.owner, lease_s=here.settings.lease_s)
+        if claim is not None:
+            workers.set_current(session, here.owner, claim.id)
+        return claim
+
+
+def _set_current(here: Runtime, work_id: str | None) -> None:
+    with here.transaction() as session:
+        workers.set_current(session, here.owner, work_id)
+
+
+def _give_back(here: Runtime, claim: Claim, error: Exception) -> None:
+    delay_s = min(MAX_BACKOFF_S, 2.0**claim.attempt)
+    try:
+        with here.transaction() as session:
+            recovery.give_back(session, claim, f"{type(error).__name__}: {error}", delay_s=delay_s)
+    except Fenced:
+        log.warning("work.fenced")
+
+
+def _task(name: str, **options: Any) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    """`app.task` with types: Celery has none."""
+    decorate: Callable[[Callable[P, None]], Callable[P, None]] = app.task(name=name, **options)
+    return decorate
+
+
+@_task("kernelwright.advance", time_limit=120, soft_time_limit=90)
+def advance_task(work_id: str) -> None:
+    """Decide what a job does next."""
+    serve(work_id)
+
+
+@_task("kernelwright.propose")
+def propose_task(work_id: str) -> None:
+    """Make a candidate's source."""
+    serve(work_id)
+
+
+@_task("kernelwright.evaluate")
+def evaluate_task(work_id: str) -> None:
+    """Judge a candidate."""
+    serve(work_id)
+
+
+@_task("kernelwright.reap", time_limit=60, soft_time_limit=45)
+def reap_task() -> None:
+    """Take back what dead workers held, wake what nothing else would, ring what was not heard."""
+    reap(runtime.current())
+
+
+def reap(here: Runtime) -> recovery.Reaped:
+    """One round of the reaper. Safe anywhere and any number of times: all but one at a time find nothing to do."""
+    with here.sessions.begin() as session:
+        if not recovery.be_the_reaper(session):
+            return recovery.Reaped()
+        reaped = recovery.reap(session)
+        gone = workers.mark_gone(session, here.settings.worker_gone_s)
+        woken = recovery.wake_idle_jobs(session)
+        silent = ledger.to_ring(session)
+    if reaped.requeued or reaped.dead or gone or woken:
+        log.info("reaper.acted", requeued=reaped.requeued, dead=reaped.dead, workers_gone=len(gone), woken=len(woken))
+    client.ring_all(ledger.take_doorbells(session))
+    client.ring_missing(silent)
+    return reaped
