@@ -1,6 +1,9 @@
 """The application: what it is made of, and what lives as long as it does.
 
-uvicorn --factory api.app:create_app       or, with a clean shutdown of long-polls and streams:  python -m api
+    python -m api --port 8080
+    uvicorn --factory api.app:create_app
+
+Both need KERNELWRIGHT_DATABASE_URL and KERNELWRIGHT_REDIS_URL; `kernelwright up` runs it with servers of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +19,9 @@ from api.deps import Services
 from api.doorbell import Doorbell, Ring
 from api.feed import Feed
 from api.middleware import FrontMiddleware
+from api.shutdown import release_on_signal
 from api.store import Store
+from db.logging import configure_logging
 from db.session import make_async_engine, make_async_sessions
 from db.settings import Settings, get_settings
 
@@ -33,18 +38,24 @@ application/problem+json; every answer has an X-Request-Id.
 
 
 def create_app(settings: Settings | None = None, *, ring: Ring | None = None) -> FastAPI:
-    """The API for these settings (the environment's when left out). `ring` replaces the Celery doorbell.
+    """The API for these settings. `ring` replaces the Celery doorbell.
+
+    Left out, the settings are the environment's, and as this is then the server's own process, its logs are set up too.
 
     Raises:
         MissingDatabaseUrl: when it starts without a database to speak to.
     """
-    chosen = settings or get_settings()
+    if settings is None:
+        settings = get_settings()
+        configure_logging(settings.log_level, settings.log_format)
+    chosen = settings
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with _services(chosen, ring or _celery_ring()) as services:
             app.state.services = services
-            yield
+            with release_on_signal(services.feed):
+                yield
 
     app = FastAPI(
         title="Kernelwright",

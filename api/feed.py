@@ -44,6 +44,7 @@ class Feed:
         self._ticks: Counter[str] = Counter()
         self._seen: dict[str, int] = {}
         self._stopped = False
+        self._releasing: asyncio.Task[None] | None = None
         self.listening = False
 
     @property
@@ -68,6 +69,10 @@ class Feed:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._listen())
             tasks.create_task(self._poll())
+
+    def release(self) -> None:
+        """Stop from a callback of the event loop."""
+        self._releasing = asyncio.get_running_loop().create_task(self.stop())
 
     async def stop(self) -> None:
         """Let every waiter go: a stream that never ends would hold up the shutdown."""

@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DataError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -30,6 +30,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _http_exception)
     for kind in (OperationalError, InterfaceError, PoolTimeout):
         app.add_exception_handler(kind, _database_error)
+    app.add_exception_handler(DataError, _unstorable)
 
 
 def answer(request: Request, error: ApiError) -> Response:
@@ -87,7 +88,22 @@ def _broken_json(body: str, position: int, why: str) -> BrokenJson:
 
 async def _http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return answer(request, from_status(error.status_code, error.detail, error.headers))
+    headers = {**(error.headers or {}), **_allowed(request)} if error.status_code == 405 else error.headers
+    return answer(request, from_status(error.status_code, error.detail, headers))
+
+
+def _allowed(request: Request) -> dict[str, str]:
+    """All methods of the address: the router only names those of the first operation that it found there."""
+    path = getattr(request.scope.get("route"), "path", None)
+    methods = request.app.openapi()["paths"].get(path, {})
+    return {"Allow": ", ".join(sorted(method.upper() for method in methods))} if methods else {}
+
+
+async def _unstorable(request: Request, error: Exception) -> Response:
+    # Such as a NUL character in a path: the schemas refuse it in bodies, with a pointer.
+    assert isinstance(error, DataError)
+    log.warning("request.unstorable", why=str(error.orig), path=request.url.path)
+    return answer(request, Invalid("a value in this request cannot be stored or looked up: no NUL, no other type"))
 
 
 async def _database_error(request: Request, error: Exception) -> Response:
