@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TextIO
 
 import structlog
 from structlog.typing import EventDict, WrappedLogger
@@ -12,18 +11,18 @@ from structlog.typing import EventDict, WrappedLogger
 _RENDER = structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], bool_as_flag=False)
 
 
-def configure(file: Path | None) -> None:
-    """Write to `file`, and repeat warnings on stderr; None: everything to stderr."""
+def configure(file: Path) -> None:
+    """Write to `file`, and repeat warnings on stderr."""
     # Open for the life of the process.
-    stream: TextIO = sys.stderr if file is None else file.open("a", buffering=1)
+    stream = file.open("a", buffering=1)
     processors: list[structlog.typing.Processor] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _repeat_warnings,
+        _RENDER,
     ]
-    if file is not None:
-        processors.append(_repeat_warnings)
     structlog.configure(
-        processors=[*processors, _RENDER],
+        processors=processors,
         logger_factory=structlog.WriteLoggerFactory(file=stream),
         cache_logger_on_first_use=False,
     )

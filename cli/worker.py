@@ -13,7 +13,6 @@ from typing import Annotated
 
 import typer
 
-from cli import logs
 from cli.deployment import Surroundings, parse_queues, worker_programs
 from cli.devices import visible_gpus
 from cli.embedded.home import open_home, run_folder
@@ -23,6 +22,8 @@ from cli.preflight import check_compiler, check_packages
 from cli.programs import Service
 from cli.supervisor import StopRequested, Supervisor
 from cli.up import DATABASE_VARIABLE, DEFAULT_HOME, REDIS_VARIABLE, HomeOption
+from db.logging import configure_logging
+from db.settings import get_settings
 
 
 class NoUrl(CliError):
@@ -62,7 +63,8 @@ def worker(
 
 
 def _supervise(services: list[Service]) -> int:
-    logs.configure(None)
+    settings = get_settings()
+    configure_logging(settings.log_level, settings.log_format)
     supervisor = Supervisor([services])
     with supervisor.signals():
         try:

@@ -9,7 +9,8 @@ import os
 import sys
 from pathlib import Path
 
-from cli import logs
+import structlog
+
 from cli.guard import guarded
 from cli.programs import Program
 from cli.supervisor import StopRequested, Supervisor
@@ -25,7 +26,7 @@ time.sleep(300)
 
 
 def supervise(folder: Path) -> int:
-    logs.configure(None)
+    structlog.configure(processors=[structlog.processors.LogfmtRenderer()])
     program = Program(
         name="child",
         argv=[sys.executable, "-c", CHILD, str(folder)],
