@@ -34,6 +34,9 @@ class CallRecord:
     cost_usd: Decimal | None = None
     cost_source: str | None = None
     latency_s: float | None = None
+    attempts: int = 1
+    prompt_version: str | None = None
+    finish_reason: str | None = None
     error: str | None = None
 
 
@@ -85,6 +88,11 @@ def _fill(call: LlmCall, record: CallRecord) -> None:
     call.tokens_in, call.tokens_out = record.tokens_in, record.tokens_out
     call.cost_usd, call.cost_source = record.cost_usd, record.cost_source
     call.latency_s = record.latency_s
+    call.attempts, call.prompt_version, call.finish_reason = (
+        record.attempts,
+        record.prompt_version,
+        record.finish_reason,
+    )
     call.error = storable_text(record.error) if record.error is not None else None
 
 

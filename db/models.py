@@ -281,6 +281,10 @@ class LlmCall(Base):
     cost_usd: Mapped[Decimal | None]
     cost_source: Mapped[str | None]
     latency_s: Mapped[float | None]
+    attempts: Mapped[int] = mapped_column(Integer, server_default=text("1"))
+    """Requests to the provider, retries included."""
+    prompt_version: Mapped[str | None]
+    finish_reason: Mapped[str | None]
     error: Mapped[str | None]
     started_at: Mapped[datetime] = mapped_column(server_default=NOW)
     finished_at: Mapped[datetime | None]

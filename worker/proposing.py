@@ -116,6 +116,9 @@ def _as_record(call: LlmCall, proposal: dict[str, Any] | None) -> CallRecord:
         cost_usd=call.cost_usd,
         cost_source=call.cost_source,
         latency_s=call.latency_s,
+        attempts=call.attempts,
+        prompt_version=call.prompt_version,
+        finish_reason=call.finish_reason,
         error=call.error,
     )
 
