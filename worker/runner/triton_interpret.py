@@ -226,9 +226,8 @@ class _Bounds:
         self._patch_builder()
 
     def _patch_builder(self) -> None:
-        for name, mask_at in (
-            ("create_masked_load", 1), ("create_masked_store", 2), ("create_atomic_rmw", 3), ("create_atomic_cas", None),
-        ):  # fmt: skip
+        masks = {"create_masked_load": 1, "create_masked_store": 2, "create_atomic_rmw": 3, "create_atomic_cas": None}
+        for name, mask_at in masks.items():
             setattr(self.builder, name, self._checked(getattr(self.builder, name), name, mask_at))
         cast = self.builder.create_bitcast
 

@@ -2,9 +2,9 @@
 
     with triton_record.recording("sm_90a") as record:
         ModelNew(*init)(*inputs)              # on CPU tensors; kernels are compiled for sm_90a, none is run
-    record.report()                           # {"target", "kernels": [{name, registers, shared_bytes, …}], "error", …}
+    record.report()                           # {"target", "kernels": [{name, registers, …}], "error", …}
 
-Every launch goes through Triton's own argument binding and compiler, down to ptxas, with the launch itself left out: the
+Every launch goes through Triton's own argument binding and compiler, down to ptxas, with the launch itself left out:
 outputs are whatever the buffers held. So control flow that depends on results may take another path than on a GPU.
 
 By hand: python -m worker.runner.triton_record --arch sm_90a --problem PROBLEM.py CANDIDATE.py
