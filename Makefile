@@ -18,7 +18,7 @@ help:
 	@echo "make demo   watch one real search, from a REST call to a verified faster kernel (no GPU, no key needed)"
 	@echo "make up     Postgres, Valkey, the API and the workers on this machine: http://127.0.0.1:8080"
 	@echo "make test   the tests: unit, integration (embedded servers), acceptance (real workers)"
-	@echo "make lint   ruff, mypy --strict, the import contracts"
+	@echo "make lint   ruff, mypy --strict, the import contracts, the container files"
 
 demo: $(STAMP)
 	@$(BIN)/kernelwright demo
@@ -34,6 +34,8 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/hadolint Dockerfile.api Dockerfile.gpu-worker
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
 
 format: $(STAMP)
 	$(BIN)/ruff format .

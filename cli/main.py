@@ -55,6 +55,7 @@ COMMANDS = {
     "evaluate": _Lazy("cli.evaluate:evaluate", "Judge candidates here, alone: no database, no network."),
     "worker": _Lazy("cli.worker:worker", "Run workers against a Postgres and a Redis of your own."),
     "migrate": _Lazy("cli.migrate:migrate", "Bring the database's schema up to date."),
+    "health": _Lazy("cli.health:health", "Say whether this machine's workers live, for a container's health check."),
     "doctor": _Lazy("cli.doctor:doctor", "Say what this machine has and what it lacks."),
 }
 
