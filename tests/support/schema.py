@@ -1,0 +1,23 @@
+"""Alembic for tests: the migrations that production runs, against any database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+
+import migrations
+
+
+def alembic_config(url: str) -> Config:
+    """The configuration for one database."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    config.set_main_option("sqlalchemy.url", url.replace("%", "%%"))
+    return config
+
+
+def migrate(url: str, revision: str = "head") -> None:
+    """Upgrade the database."""
+    command.upgrade(alembic_config(url), revision)
