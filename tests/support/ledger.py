@@ -97,7 +97,14 @@ def evaluate(sessions: sessionmaker[Session], candidate_id: str, **found: Any) -
 
 def report(**found: Any) -> dict[str, Any]:
     """A judge's report."""
-    return {"verdict": "ok", "timed": True, "latency_us": 10.0, "speedup": 1.5, "ci95": [1.4, 1.6], "gpu_s": 2.0} | found
+    return {
+        "verdict": "ok",
+        "timed": True,
+        "latency_us": 10.0,
+        "speedup": 1.5,
+        "ci95": [1.4, 1.6],
+        "gpu_s": 2.0,
+    } | found
 
 
 def expire(sessions: sessionmaker[Session], claim: Claim) -> None:
