@@ -1,7 +1,7 @@
 """A workbench: one runner with one workload's inputs, parameters and output places in an arena that both sides see.
 
-The judge writes inputs and reads outputs as raw bytes; the runner is told offsets. Candidates and baselines each have an
-arena of their own, so that a candidate cannot touch what a baseline is timed on.
+The judge writes inputs and reads outputs as raw bytes; the runner is told offsets. Candidates and baselines each have
+an arena of their own, so that a candidate cannot touch what a baseline is timed on.
 """
 
 from __future__ import annotations
@@ -116,7 +116,9 @@ class Workbench:
         """The first input whose bytes are no longer what the judge wrote, if any."""
         case = self._loaded[slot]
         assert case is not None
-        for index, (ref, value) in enumerate(zip(self._slots[slot].refs, _tensors(self.cases[case].inputs), strict=True)):
+        for index, (ref, value) in enumerate(
+            zip(self._slots[slot].refs, _tensors(self.cases[case].inputs), strict=True)
+        ):
             if not torch.equal(self._view(ref).contiguous().view(torch.uint8), value.contiguous().view(torch.uint8)):
                 return index
         return None

@@ -4,8 +4,8 @@ For an output c with truth y and error e = c - y, every slice g (rows, columns, 
 
     r_g = rms_g(e) / max(rms_g(y), 1e-3 * median over slices of rms(y), smallest normal)
 
-and E is the largest r_g. An *accept anchor* E_A is the error of honest arithmetic (eager in the problem's dtype, and not
-less than 16 units of fp32 rounding: an honest sequential fp32 sum over 16,384 terms is 12 to 21 times worse than a
+and E is the largest r_g. An *accept anchor* E_A is the error of honest arithmetic (eager in the problem's dtype, and
+not less than 16 units of fp32 rounding: an honest sequential fp32 sum over 16,384 terms is 12 to 21 times worse than a
 blocked one, measured). A *reject anchor* E_R is the error of the reference one precision lower. The threshold is their
 geometric mean when they are at least 4 apart; otherwise the family cannot see precision and 8 * E_A guards logic only.
 
@@ -20,7 +20,12 @@ from dataclasses import dataclass
 import torch
 
 _FP32_ULP = 2.0**-24
-_ACCEPT_FLOOR = {torch.float64: 2.0**-50, torch.float32: 16 * _FP32_ULP, torch.float16: 2.0**-12, torch.bfloat16: 2.0**-9}
+_ACCEPT_FLOOR = {
+    torch.float64: 2.0**-50,
+    torch.float32: 16 * _FP32_ULP,
+    torch.float16: 2.0**-12,
+    torch.bfloat16: 2.0**-9,
+}
 _UNIT = {torch.float64: 2.0**-53, torch.float32: _FP32_ULP, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 _MIN_SLICE = 16
 _BLOCK = 1024
@@ -104,7 +109,9 @@ def compare(output: torch.Tensor, truth: torch.Tensor, eager: torch.Tensor, limi
     error, where = slice_error(output, truth)
     excess = _element_excess(output, truth, limit)
     if error > limit.threshold:
-        reason = f"relative error {error:.2e} in {where} is over {limit.threshold:.2e} (honest: {limit.accept_error:.2e})"
+        reason = (
+            f"relative error {error:.2e} in {where} is over {limit.threshold:.2e} (honest: {limit.accept_error:.2e})"
+        )
         return Comparison(False, reason, error, where, excess)
     if excess > 1:
         return Comparison(False, f"a single element is off by {excess:.1f} times its bound", error, where, excess)

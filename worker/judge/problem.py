@@ -27,7 +27,7 @@ class Instance:
     init: tuple[Any, ...]
     model: torch.nn.Module
     like: tuple[Any, ...]
-    """Example inputs from get_inputs: their shapes, dtypes, strides and ranges; their values are not used as they are."""
+    """Example inputs from get_inputs: shapes, dtypes, strides and ranges count; the values are drawn anew."""
     arguments: tuple[str, ...]
     """Names of forward's arguments, one per input."""
 

@@ -1,7 +1,7 @@
 """The main path of a judgement: intake, load, verify, time, verdict. Cheap checks first.
 
-    request ► intake (parse) ► runner (load; builds by the broker) ► verify (every workload, every case)
-            ► time against the baselines ► floor ► report
+request ► intake (parse) ► runner (load; builds by the broker) ► verify (every workload, every case)
+        ► time against the baselines ► floor ► report
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from typing import Any
 import structlog
 import torch
 
-from worker.judge import environment, stats, timing
-from worker.judge.ahead import build_ahead
+from worker.judge import ahead, environment, stats, timing
 from worker.judge.bench import Workbench
 from worker.judge.builder import make_builder
 from worker.judge.exhibits import SLOTS, Exhibit, Exhibits
@@ -36,7 +35,9 @@ from worker.runner import sandbox
 log = structlog.get_logger()
 
 MAX_SOURCE_BYTES = 1 << 20
-_LOAD_LIMIT_S, _CONSTRUCT_LIMIT_S, _FIRST_RUN_LIMIT_S, _RUN_LIMIT_S = 150.0, 60.0, 120.0, 60.0
+_LOAD_LIMIT_S, _CONSTRUCT_LIMIT_S, _RUN_LIMIT_S = 150.0, 30.0, 20.0
+_FIRST_RUN_LIMIT_S = {"cpp": 20.0, "cuda": 60.0, "triton": 120.0}
+"""The first call of a Triton candidate compiles, and may autotune; C++ was built at load."""
 _SUBJECT = "candidate"
 _PROJECT_ROOT = Path(__file__).resolve().parents[2]
 
@@ -108,7 +109,7 @@ class Referee:
             try:
                 with self._lease.shared():
                     _load(runner, request.candidate_source)
-                    benches = [self._verify(runner, exhibit, evaluation) for exhibit in exhibits.workloads]
+                    benches = [self._verify(runner, exhibit, request, evaluation) for exhibit in exhibits.workloads]
             finally:
                 evaluation.build_s = runner.build_s
             baselines = self._baselines(exhibits)
@@ -124,42 +125,51 @@ class Referee:
         _summarise(evaluation, timings, baselines.names)
         evaluation.checks.append(self._floor.check(exhibits.workloads, evaluation))
 
-    def _verify(self, runner: Runner, exhibit: Exhibit, evaluation: Evaluation) -> Workbench:
-        """Every case of one workload, twice for the first: values, untouched inputs, repeatability."""
+    def _verify(
+        self, runner: Runner, exhibit: Exhibit, request: EvaluationRequest, evaluation: Evaluation
+    ) -> Workbench:
+        """Every case of one workload: values, untouched inputs; for the first also a repeat."""
         bench = Workbench(runner, exhibit.instance, exhibit.cases, self.device, SLOTS)
         bench.construct(_SUBJECT, _CONSTRUCT_LIMIT_S)
-        limit_s = _FIRST_RUN_LIMIT_S
-        for number, case in enumerate(exhibit.cases):
+        limit_s = _FIRST_RUN_LIMIT_S[request.language]
+        for number in range(len(exhibit.cases)):
             slot = number % bench.slots
             bench.write(slot, number)
-            _check_case(bench, exhibit, slot, number, limit_s, evaluation)
+            first = _check_case(bench, exhibit, slot, number, limit_s, evaluation)
+            _check_inputs(bench, exhibit, slot)
+            if number == 0:
+                _check_repeat(bench, exhibit, slot, first)
             limit_s = _RUN_LIMIT_S
-            changed = bench.changed_input(slot)
-            if changed is not None:
-                argument = exhibit.instance.arguments[changed]
-                raise Fault(Verdict.INCORRECT, f"input {argument!r} was changed by the candidate on {exhibit.name}")
-            del case
         return bench
 
     def _judge_without_device(self, request: EvaluationRequest, exhibits: Exhibits, evaluation: Evaluation) -> None:
         """A Triton candidate without its GPU: values in the interpreter on the smallest workload, then an
         ahead-of-time build for the target's architecture. Never timed, and the reason says so."""
         exhibit = exhibits.workloads[0]
+        with self._candidate_runner(exhibit, request, {"op": "interpret"}) as bench:
+            for number in range(len(bench.cases)):
+                bench.write(number, number)
+                _check_case(bench, exhibit, number, number, _FIRST_RUN_LIMIT_S["triton"], evaluation)
+        arch = ahead.arch_of(request.hardware)
+        with self._candidate_runner(exhibit, request, {"op": "record", "arch": arch}) as bench:
+            bench.write(0, 0)
+            built = ahead.built_kernels(bench, _SUBJECT, arch)
+        evaluation.checks.append(built)
+        evaluation.verdict = Verdict.OK
+        evaluation.reason = f"right in the interpreter on {exhibit.name!r}; {built.detail}; not timed: no such GPU here"
+
+    @contextmanager
+    def _candidate_runner(
+        self, exhibit: Exhibit, request: EvaluationRequest, prepare: dict[str, Any]
+    ) -> Iterator[Workbench]:
+        """A runner in a mode of its own, with the candidate made for one workload."""
         with self._runner() as runner, self._lease.shared():
-            runner.ask({"op": "interpret"}, 30)
+            runner.ask(prepare, 60)
             _load(runner, request.candidate_source)
             bench = Workbench(runner, exhibit.instance, exhibit.cases[:2], self.device, SLOTS)
             bench.construct(_SUBJECT, _CONSTRUCT_LIMIT_S)
-            for number in range(len(bench.cases)):
-                bench.write(number, number)
-                _check_case(bench, exhibit, number, number, _FIRST_RUN_LIMIT_S, evaluation)
-            built = build_ahead(runner, request.hardware)
+            yield bench
             bench.close()
-        evaluation.checks.append(built)
-        if not built.passed:
-            raise Fault(Verdict.BUILD_ERROR, built.detail)
-        evaluation.verdict = Verdict.OK
-        evaluation.reason = f"right in the interpreter on {exhibit.name!r}; {built.detail}; not timed: no such GPU here"
 
     # --- processes --------------------------------------------------------------------------------------------------
 
@@ -188,12 +198,12 @@ class Referee:
 
     def _spawn(self, *, wall_s: float) -> Runner:
         zygote = self._ensure_zygote()
-        memory_bytes = min(16 << 30, _machine_memory_bytes() // 2)
+        memory_bytes = min(16 << 30 if self._on_gpu else 6 << 30, _machine_memory_bytes() // 2)
         limits = sandbox.Limits(
             memory_bytes=memory_bytes,
             scratch_bytes=2 << 30,
             wall_s=wall_s,
-            address_space_bytes=None if self._on_gpu else memory_bytes + (16 << 30),
+            address_space_bytes=None if self._on_gpu else memory_bytes + (8 << 30),
         )
         confinement = sandbox.Confinement(
             level=zygote.level,
@@ -249,7 +259,7 @@ def _load(runner: Runner, source: str) -> None:
 
 def _check_case(
     bench: Workbench, exhibit: Exhibit, slot: int, number: int, limit_s: float, evaluation: Evaluation
-) -> None:
+) -> tuple[torch.Tensor, ...]:
     case = exhibit.cases[number]
     outputs = bench.run(_SUBJECT, slot, limit_s)
     for index, found in enumerate(case.judge(outputs)):
@@ -266,8 +276,14 @@ def _check_case(
         evaluation.checks.append(Check(name, found.passed, found.reason, figures))
         if not found.passed:
             raise Fault(Verdict.INCORRECT, f"{name}: {found.reason}", bench.runner.log())
-    if number == 0:
-        _check_repeat(bench, exhibit, slot, outputs)
+    return outputs
+
+
+def _check_inputs(bench: Workbench, exhibit: Exhibit, slot: int) -> None:
+    changed = bench.changed_input(slot)
+    if changed is not None:
+        argument = exhibit.instance.arguments[changed]
+        raise Fault(Verdict.INCORRECT, f"{exhibit.name}: the candidate changed its input {argument!r}")
 
 
 def _check_repeat(bench: Workbench, exhibit: Exhibit, slot: int, first: tuple[torch.Tensor, ...]) -> None:

@@ -219,7 +219,11 @@ def runner_environment(threads: int, *, gpu: bool) -> dict[str, str]:
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
         "CUDA_CACHE_DISABLE": "0",
     }
-    folders = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor", "TORCH_EXTENSIONS_DIR": "extensions"}
+    folders = {
+        "TRITON_CACHE_DIR": "triton",
+        "TORCHINDUCTOR_CACHE_DIR": "inductor",
+        "TORCH_EXTENSIONS_DIR": "extensions",
+    }
     environment |= {name: f"$SCRATCH/{folder}" for name, folder in folders.items()}
     if gpu:
         inherited = ("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "CUDA_HOME", "NVIDIA_VISIBLE_DEVICES")

@@ -1,7 +1,7 @@
 """Statistics of paired timings: medians of log ratios and their block-bootstrap intervals.
 
-Clock drift makes neighbouring pairs alike, so blocks of pairs are resampled, not single ones (stationary-block bootstrap
-of Politis and Romano, 1994).
+Clock drift makes neighbouring pairs alike, so blocks of pairs are resampled, not single ones (stationary-block
+bootstrap of Politis and Romano, 1994).
 """
 
 from __future__ import annotations

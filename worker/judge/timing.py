@@ -1,8 +1,8 @@
 """Timing on the judge's clock: candidate and baselines in turn, fresh values, cold caches, timed outputs checked.
 
-On a CPU every call is timed alone: flush, ring, wait. On a GPU a *chain* of n calls, each behind a cache flush of 512 MB,
-is timed between two device-wide synchronisations, and the same chain without the calls is subtracted: what remains is
-device time, because the launches hide behind the flushes. No number comes from the runner.
+On a CPU every call is timed alone: flush, ring, wait. On a GPU a *chain* of n calls, each behind a cache flush of 512
+MB, is timed between two device-wide synchronisations, and the same chain without the calls is subtracted: what remains
+is device time, because the launches hide behind the flushes. No number comes from the runner.
 
 Each round times every subject once, in random order, on the same freshly written values, so that drift of the machine
 hits all alike; what is compared are the ratios within a round.
@@ -24,6 +24,7 @@ _WARMUPS = 3
 _MIN_ROUNDS, _MAX_ROUNDS = 9, 41
 _BUDGET_S = {"cpu": 1.5, "cuda:0": 1.5}
 """Seconds of timed calls per workload."""
+_SLOW_ROUND_S, _SLOW_ROUNDS = 1.0, 3
 _CHAIN_S = 8e-3
 """Seconds of work in one chain: a synchronisation costs about 10 us, so 0.1 %."""
 _CHECK_SHARE = 0.2
@@ -102,6 +103,8 @@ def _activate(clock: _Clock, active: dict[int, _Clock]) -> None:
 def _rounds(clocks: list[_Clock]) -> int:
     budget_s = _BUDGET_S[clocks[0].contender.bench.device]
     per_round_s = sum(clock.cost_s for clock in clocks)
+    if per_round_s > _SLOW_ROUND_S:
+        return _SLOW_ROUNDS  # a contender this slow needs no interval to be told apart
     return max(_MIN_ROUNDS, min(_MAX_ROUNDS, int(budget_s / per_round_s)))
 
 
@@ -128,7 +131,7 @@ class _Clock:
             self._calls = max(4, min(64, round(_CHAIN_S / (once_s + flush_s))))
             self.cost_s = self._calls * (once_s + 2 * flush_s)
             return
-        flush_s = self._ring(protocol.FLUSH, _CALL_LIMIT_S)
+        flush_s = self._ring(protocol.FLUSH, _CALL_LIMIT_S, count=1)
         self.overhead_s = statistics.median(
             self._ring(protocol.NULL_CHAIN, _CALL_LIMIT_S, count=0) for _repeat in range(15)
         )
@@ -138,7 +141,7 @@ class _Clock:
         """One sample in seconds per call, on freshly written values."""
         self.contender.bench.write(slot, case)
         if not self._on_device:
-            self._ring(protocol.FLUSH, _CALL_LIMIT_S)
+            self._ring(protocol.FLUSH, _CALL_LIMIT_S, count=1)
             return max(self._ring(protocol.CALL, _CALL_LIMIT_S, slot=slot) - self.overhead_s, 1e-7)
         # The chain walks over the slots and ends on the one just written.
         start = (slot - self._calls + 1) % self.contender.bench.slots

@@ -1,7 +1,7 @@
 """What runs inside the sandbox beside the candidate: load it, call it, ring the bell. It reports no number that counts.
 
-Everything in this process may be rewritten by the candidate. So nothing here is trusted: the judge owns inputs, expected
-values and the clock; it sees one-byte answers, sizes that it checks, and raw bytes in the arena.
+Everything in this process may be rewritten by the candidate. So nothing here is trusted: the judge owns inputs,
+expected values and the clock; it sees one-byte answers, sizes that it checks, and raw bytes in the arena.
 
 Control messages: `arena`, `load`, `construct`, `run`, `hot`. After `hot` the bell socket takes over until QUIT:
 CALL a model on a slot's inputs, KEEP the last output (copy it into the arena), FLUSH caches, CHAIN n calls with cold
@@ -16,13 +16,14 @@ import socket
 import sys
 import traceback
 import types
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from worker.runner import kernelwright as loader
-from worker.runner import memory, protocol, values
+from worker.runner import memory, protocol, triton_interpret, triton_record, values
 
 _MAX_TRACE = 6000
 _FLUSH_BYTES_HOST = 64 << 20
@@ -53,6 +54,8 @@ class Session:
         self.arenas: dict[str, memory.Arena] = {}
         self.subjects: dict[str, Subject] = {}
         self.flush_buffer: torch.Tensor | None = None
+        self.cleanup = contextlib.ExitStack()
+        self.recorded_launches: triton_record.Record | None = None
 
     # --- control messages -------------------------------------------------------------------------------------------
 
@@ -106,9 +109,19 @@ class Session:
         return {}
 
     def interpret(self, _message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
-        """Run Triton kernels in the interpreter from now on, and record their launches for an ahead-of-time build."""
-        os.environ["TRITON_INTERPRET"] = "1"
+        """Run Triton kernels in the interpreter from now on: values without a GPU."""
+        triton_interpret.use_interpreter()
         return {}
+
+    def record(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        """From now on compile Triton launches for `arch` and run none of them: builds without a GPU."""
+        self.recorded_launches = self.cleanup.enter_context(triton_record.recording(message["arch"]))
+        return {}
+
+    def recorded(self, _message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        """What was compiled since `record`."""
+        assert self.recorded_launches is not None, "nothing was recorded"
+        return self.recorded_launches.report()
 
     def hot(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Serve bell commands for one subject and workload until QUIT."""
@@ -133,28 +146,24 @@ class Session:
             if command == protocol.CALL:
                 result = None  # a caller that drops its result lets the allocator reuse it, as in a training loop
                 result = model(*slots[slot])
-                if on_device:
-                    torch.cuda.synchronize()
-            elif command == protocol.KEEP:
-                _store(result, outputs)
-                self._synchronize()
-            elif command == protocol.FLUSH:
-                self._flush()
-                self._synchronize()
             elif command == protocol.CHAIN:
                 for step in range(count):
                     self._flush()
                     result = None
                     result = model(*slots[(slot + step) % len(slots)])
-                self._synchronize()
-            elif command == protocol.NULL_CHAIN:
-                for _step in range(count):
-                    self._flush()
-                self._synchronize()
-            else:
-                send(protocol.OK)
-                return
+            elif command == protocol.KEEP:
+                _store(result, outputs)
+            elif command in (protocol.FLUSH, protocol.NULL_CHAIN):
+                self._flush_times(count)
+            if on_device:
+                torch.cuda.synchronize()
             send(protocol.OK)
+            if command == protocol.QUIT:
+                return
+
+    def _flush_times(self, count: int) -> None:
+        for _step in range(count):
+            self._flush()
 
     def _flush(self) -> None:
         """Evict every cache: write a buffer much larger than the last level."""
@@ -204,7 +213,8 @@ def _module_from(source: str, name: str) -> types.ModuleType:
 
 def _install_loader(control: socket.socket) -> None:
     """Make `import kernelwright` work, its builds done by the judge's build broker outside the sandbox."""
-    def build(language: str, source: str, flags: list[str]) -> str:
+
+    def build(language: str, source: str, flags: Sequence[str]) -> str:
         protocol.send_message(control, {"build": language, "source": source, "flags": list(flags)})
         answer, _fds = protocol.receive_message(control)
         if "error" in answer:
@@ -235,6 +245,8 @@ def serve(control: socket.socket, bell: socket.socket) -> int:
         "construct": session.construct,
         "run": session.run,
         "interpret": session.interpret,
+        "record": session.record,
+        "recorded": session.recorded,
         "hot": session.hot,
     }
     with contextlib.suppress(protocol.PeerClosed):

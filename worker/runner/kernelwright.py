@@ -308,17 +308,32 @@ class CudaKernel:
 
 
 class _LoadedKernel:
-    """A CUfunction with its parameter layout, and buffers to pack arguments into (one per thread)."""
+    """A CUfunction and its packer."""
 
     def __init__(self, name: str, function: ctypes.c_void_p, kinds: tuple[str, ...] | None) -> None:
         self.name = name
         self.function = function
-        self.layout = _parameter_layout(function)
-        self.kinds = kinds if kinds is not None and len(kinds) == len(self.layout) else None
-        self.size = max((offset + size for offset, size in self.layout), default=0)
-        self.plans: dict[tuple[type, ...], tuple[struct.Struct, tuple[Converter | None, ...]]] = {}
-        self._buffers: dict[int, tuple[Any, Any]] = {}
+        self.pack = Packer(name, _parameter_layout(function), kinds).pack
         self._shared_allowed = 0
+
+    def allow_shared(self, shared_bytes: int) -> None:
+        """Let the kernel be launched with this much dynamic shared memory."""
+        if shared_bytes > max(self._shared_allowed, _STATIC_SHARED_LIMIT):
+            code = _cuda().cuFuncSetAttribute(self.function, _MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes)
+            _check(code, f"{self.name}: {shared_bytes} bytes of dynamic shared memory")
+            self._shared_allowed = shared_bytes
+
+
+class Packer:
+    """Packs arguments as a kernel's parameters. `layout` is (offset, size) of each, in bytes."""
+
+    def __init__(self, name: str, layout: list[tuple[int, int]], kinds: tuple[str, ...] | None) -> None:
+        self.name = name
+        self.layout = layout
+        self.kinds = kinds if kinds is not None and len(kinds) == len(layout) else None
+        self.size = max((offset + size for offset, size in layout), default=0)
+        self.plans: dict[tuple[type, ...], tuple[struct.Struct, tuple[Converter | None, ...]]] = {}
+        self._buffers: dict[int, tuple[Any, Any]] = {}  # one per thread: another may launch while this one packs
 
     def pack(self, args: tuple[Any, ...]) -> Any:
         """Pack the arguments and return the array of pointers to them that cuLaunchKernel takes."""
@@ -360,13 +375,6 @@ class _LoadedKernel:
         if isinstance(value, int) and not -(1 << (bits - 1)) <= value < (1 << bits):
             raise OverflowError(f"kernel {self.name}: {value} does not fit a parameter of {place[1]} bytes")
         return value
-
-    def allow_shared(self, shared_bytes: int) -> None:
-        """Let the kernel be launched with this much dynamic shared memory."""
-        if shared_bytes > max(self._shared_allowed, _STATIC_SHARED_LIMIT):
-            code = _cuda().cuFuncSetAttribute(self.function, _MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes)
-            _check(code, f"{self.name}: {shared_bytes} bytes of dynamic shared memory")
-            self._shared_allowed = shared_bytes
 
 
 class CudaLaunch:

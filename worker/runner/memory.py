@@ -1,8 +1,8 @@
 """Arenas: bytes that judge and runner both see. A memfd on a CPU; exported device memory on a GPU.
 
-The judge creates (`create`), the runner opens (`open_arena`). On a GPU the judge allocates with cuMemAlloc and exports a
-legacy IPC handle; it works across user, PID, network, IPC and mount namespaces (measured on an H100) and needs no file
-that both sides can write, unlike torch's own sharing, which keeps its reference counts in /dev/shm.
+The judge creates (`create`), the runner opens (`open_arena`). On a GPU the judge allocates with cuMemAlloc and exports
+a legacy IPC handle; it works across user, PID, network, IPC and mount namespaces (measured on an H100) and needs no
+file that both sides can write, unlike torch's own sharing, which keeps its reference counts in /dev/shm.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The wire between judge and runner: length-prefixed JSON with file descriptors, and one-byte doorbells.
 
 Two sockets join a judge to a runner. The *control* socket carries JSON messages (4-byte length, then UTF-8), sometimes
-with file descriptors. The *bell* carries fixed 8-byte commands and one-byte answers, so that a timed call costs two small
-system calls and no parsing (about 10 us a round trip, against 60 us for JSON).
+with file descriptors. The *bell* carries fixed 8-byte commands and one-byte answers, so that a timed call costs two
+small system calls and no parsing (about 10 us a round trip, against 60 us for JSON).
 
 Everything that arrives from the runner is hostile: sizes are capped, shapes are checked, nothing is unpickled.
 """

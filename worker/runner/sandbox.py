@@ -195,7 +195,7 @@ def private_scratch() -> str:
 
 
 def confine(confinement: Confinement, scratch: str) -> None:
-    """Last step, in the process that will run the candidate: limits, user, Landlock and seccomp; there is no way back."""
+    """Last step, in the process that will run the candidate: limits, user, Landlock, seccomp. There is no way back."""
     _set_limits(confinement.limits)
     if os.geteuid() == 0:
         os.setgroups([])

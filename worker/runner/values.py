@@ -1,7 +1,7 @@
 """Plain values and tensor references as JSON: what a constructor or a forward call may take.
 
-Tensors never travel in messages. A `TensorRef` names bytes in an arena: shared memory on a CPU, exported device memory on
-a GPU.
+Tensors never travel in messages. A `TensorRef` names bytes in an arena: shared memory on a CPU, exported device memory
+on a GPU.
 """
 
 from __future__ import annotations

@@ -194,7 +194,7 @@ def _descendants(root: int) -> list[int]:
 
 
 def _kill_descendants() -> None:
-    """Without a PID namespace: kill what the candidate left behind (the warden is a subreaper, so it is all below us)."""
+    """Without a PID namespace: kill what the candidate left behind; the warden is a subreaper, so it is below us."""
     for _round in range(50):
         left = _descendants(os.getpid())
         if not left:
