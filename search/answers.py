@@ -40,7 +40,7 @@ class Block:
 
 def read_answer(answer: str | None, finish_reason: str | None, parents: Sequence[str] = ()) -> Proposal:
     """The candidate in the answer, or why there is none. Edits apply to the first of the parents' sources."""
-    text = THOUGHT.sub("", answer or "").replace("\r\n", "\n")
+    text = THOUGHT.sub("", _clean(answer or ""))
     cut_off = finish_reason == "length"
     edited = _edited(text, cut_off, parents)
     if edited is not None and edited.source is not None:
@@ -71,6 +71,11 @@ def find_blocks(text: str) -> list[Block]:
     if opening is not None:
         blocks.append(_block(inside, opening[1], closed=False))
     return blocks
+
+
+def _clean(text: str) -> str:
+    """Without what no source can hold: null characters and halves of surrogate pairs."""
+    return text.encode("utf-8", "replace").decode().replace("\0", "").replace("\r\n", "\n")
 
 
 def _block(lines: Sequence[str], indent: str, closed: bool) -> Block:

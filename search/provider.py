@@ -22,6 +22,9 @@ from search.retrying import ProviderFailure
 
 RETRYABLE_STATUS = frozenset({408, 409, 425, 429})
 MAX_ERROR = 500
+MAX_TOKENS = 2**31
+"""A count above this is nonsense, and would not fit the ledger."""
+
 SHORTEST_SECRET = 8
 """Characters. A dummy key such as `none` is a word of error messages too."""
 
@@ -117,17 +120,19 @@ def _content(response: Any) -> tuple[str | None, str | None]:
 
 def _tokens(response: Any, text: str | None) -> Tokens:
     usage = getattr(response, "usage", None)
-    counted = getattr(usage, "prompt_tokens", None), getattr(usage, "completion_tokens", None)
-    # litellm writes zeros where the provider counted nothing. An answer of no tokens is no answer.
-    return (None, None) if text and not counted[1] else counted
+    tokens_in, tokens_out = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
+    # litellm writes zeros where the provider counted nothing. A prompt of no tokens is none.
+    return (tokens_in, tokens_out) if tokens_in and (tokens_out or not text) else (None, None)
+
+
+def _count(usage: Any, name: str) -> int | None:
+    value = getattr(usage, name, None)
+    return value if isinstance(value, int) and 0 <= value < MAX_TOKENS else None
 
 
 def _failure(error: Any, secrets: list[str]) -> ProviderFailure:
     status = getattr(error, "status_code", None)
-    message = " ".join(str(error).split())
-    for secret in [*secrets, *_environment_keys()]:
-        message = message.replace(secret, "***")
-    message = message[:MAX_ERROR]
+    message = _redacted(" ".join(str(error).partition("Traceback (")[0].split()), secrets)
     if type(error).__name__ == "ContentPolicyViolationError":
         return ContentFiltered(message, retryable=False, status=status)
     # A missing key comes as a 500 from the client itself; waiting will not bring one.
@@ -135,8 +140,13 @@ def _failure(error: Any, secrets: list[str]) -> ProviderFailure:
     return ProviderFailure(message, retryable=retryable, status=status, retry_after_s=_retry_after_s(_headers(error)))
 
 
-def _environment_keys() -> list[str]:
-    return [value for name, value in os.environ.items() if name.endswith("_API_KEY") and len(value) >= SHORTEST_SECRET]
+def _redacted(message: str, secrets: list[str]) -> str:
+    """The message without keys: some providers quote them, and errors are stored and shown."""
+    environment = [value for name, value in os.environ.items() if name.endswith("_API_KEY")]
+    for secret in secrets + environment:
+        if len(secret) >= SHORTEST_SECRET:
+            message = message.replace(secret, "***")
+    return message[:MAX_ERROR]
 
 
 def _headers(error: Any) -> Mapping[str, str]:

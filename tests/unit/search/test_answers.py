@@ -45,6 +45,7 @@ def test_a_whole_file_with_its_plan() -> None:
         fenced(FILE, "", "````"),
         fenced(FILE, "python title=model.py"),
         fenced(FILE).replace("\n", "\r\n"),
+        fenced(FILE).replace("x * 2", "x *\0 2") + "\ud800",
         "<think>\nI first thought of\n" + fenced(OTHER) + "</think>\n" + fenced(FILE),
         FILE,
         "* My answer:\n\n  ```python\n" + textwrap.indent(FILE, "  ") + "  ```\n",
