@@ -1,8 +1,8 @@
 """`kernelwright demo`: one real search from a REST call to a verified faster kernel, on a machine with nothing but g++.
 
 It starts a whole `kernelwright up` of its own in ./.demo, submits a bundled problem as a client would, shows what
-happens as it happens, and ends with the winner's table and one JSON line. Exit 0 when the search found a verified kernel,
-else 1.
+happens as it happens, and ends with the winner's table and one JSON line. Exit 0 when the search found a verified
+kernel, else 1.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from cli.errors import CliError
 from cli.launch import die_with_parent
 
 _GRACE_S = 5.0
+_SIGNALLED = 128
 _FORWARDED = {signal.SIGINT: signal.SIGINT, signal.SIGTERM: signal.SIGTERM, signal.SIGHUP: signal.SIGTERM}
 
 
@@ -43,6 +44,9 @@ def guarded(body: Callable[[], int]) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
     status = _wait(child)
     leave_none(_GRACE_S)
+    if status > _SIGNALLED:
+        name = signal.Signals(status - _SIGNALLED).name
+        sys.stderr.write(f"kernelwright: the supervisor was ended by {name}; everything below it has been stopped\n")
     return status
 
 
@@ -51,7 +55,7 @@ def _wait(child: int) -> int:
     while True:
         pid, status = os.waitpid(-1, 0)
         if pid == child:
-            return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+            return os.WEXITSTATUS(status) if os.WIFEXITED(status) else _SIGNALLED + os.WTERMSIG(status)
 
 
 def _run_child(body: Callable[[], int], guard: int) -> None:

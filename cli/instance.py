@@ -15,8 +15,8 @@ _DYING_S = 20.0
 
 
 class AlreadyRunning(CliError):
-    """Kernelwright already runs in {home}: process {pid}, {url}. Use that one, stop it with `kill {pid}`, or start
-    another with a --home and a --port of its own."""
+    """{home} is in use by a running Kernelwright: process {pid}, {url}. Use that one, stop it with `kill {pid}`, or
+    start another with a --home and a --port of its own."""
 
 
 @dataclass(frozen=True, slots=True)

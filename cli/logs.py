@@ -9,6 +9,7 @@ import structlog
 from structlog.typing import EventDict, WrappedLogger
 
 _RENDER = structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], bool_as_flag=False)
+_RENDER_BRIEFLY = structlog.processors.LogfmtRenderer(key_order=["event"], bool_as_flag=False)
 
 
 def configure(file: Path) -> None:
@@ -31,5 +32,5 @@ def configure(file: Path) -> None:
 def _repeat_warnings(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     if event["level"] in ("warning", "error", "critical"):
         shown = {name: value for name, value in event.items() if name not in ("timestamp", "level")}
-        sys.stderr.write(f"kernelwright: {_RENDER(logger, method, shown)}\n")
+        sys.stderr.write(f"kernelwright: {_RENDER_BRIEFLY(logger, method, shown)}\n")
     return event

@@ -26,7 +26,7 @@ time.sleep(300)
 
 
 def supervise(folder: Path) -> int:
-    structlog.configure(processors=[structlog.processors.LogfmtRenderer()])
+    structlog.configure(processors=[structlog.processors.LogfmtRenderer(key_order=["event"])])
     program = Program(
         name="child",
         argv=[sys.executable, "-c", CHILD, str(folder)],

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cli.people import ROOT, first_line, home_of, python, wait_for_none
+from tests.support.people import ROOT, first_line, home_of, python, wait_for_none
 
 RIG = str(ROOT / "tests/integration/cli/rig.py")
 

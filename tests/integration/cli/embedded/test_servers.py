@@ -20,7 +20,7 @@ from cli.embedded.errors import DiskFull, FolderNotOurs, InUse, OtherVersion, Se
 from cli.embedded.home import SOCKET_PATH_LIMIT
 from cli.embedded.postgres import choose_identity, find_binaries
 from cli.spawn import Identity
-from tests.integration.cli.people import AS_ROOT, ROOT, USERS, first_line, home_of, python, wait_for_none
+from tests.support.people import AS_ROOT, ROOT, USERS, first_line, home_of, python, wait_for_none
 
 HOLDER = str(ROOT / "tests/integration/cli/embedded/holder.py")
 

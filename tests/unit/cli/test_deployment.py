@@ -1,0 +1,67 @@
+"""Which worker gets which queue, pool, device and secrets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli.deployment import Surroundings, UnknownQueue, parse_queues, worker_programs
+from cli.devices import Gpu
+from cli.programs import Program, own_environment, rotate
+
+AROUND = Surroundings(env={"KERNELWRIGHT_HOME": "/h"}, scratch=Path("/h/run"), logs=Path("/h/log"))
+GPUS = [Gpu(0, "GPU-a", "NVIDIA H100 80GB HBM3"), Gpu(1, "GPU-b", "NVIDIA H100 80GB HBM3")]
+
+
+def programs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Program]:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    return {program.name: program for program in worker_programs(parse_queues("gpu,cpu,llm,control"), GPUS, AROUND)}
+
+
+def test_one_process_for_each_queue_and_each_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = programs(monkeypatch)
+    assert list(found) == ["worker-control", "worker-llm", "worker-cpu", "worker-gpu0", "worker-gpu1"]
+    queues = {name: program.argv[program.argv.index("--queues") + 1] for name, program in found.items()}
+    assert queues["worker-gpu0"] == queues["worker-gpu1"] == "gpu.nvidia-h100"
+    assert [name for name, program in found.items() if "--beat" in program.argv] == ["worker-control"]
+    assert len({program.argv[program.argv.index("--hostname") + 1] for program in found.values()}) == len(found)
+
+
+def test_each_evaluator_sees_its_own_device_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = programs(monkeypatch)
+    seen = {name: program.env.get("CUDA_VISIBLE_DEVICES") for name, program in found.items() if name[7:10] != "con"}
+    assert seen["worker-cpu"] == ""
+    assert (seen["worker-gpu0"], seen["worker-gpu1"]) == ("GPU-a", "GPU-b")
+
+
+def test_only_the_process_that_calls_models_gets_their_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, program in programs(monkeypatch).items():
+        holds = {key for key in ("OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN") if key in program.env}
+        assert holds == ({"OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN"} if name == "worker-llm" else set())
+        assert program.env["KERNELWRIGHT_HOME"] == "/h"
+
+
+def test_variables_that_only_sound_like_secrets_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEYBOARD", "us")
+    assert own_environment({}, secrets=False)["KEYBOARD"] == "us"
+
+
+@pytest.mark.parametrize("text", ["tpu", "", " , ", "cpu,gpu.nvidia-h100"])
+def test_an_unknown_queue_is_refused(text: str) -> None:
+    with pytest.raises(UnknownQueue):
+        parse_queues(text)
+
+
+def test_a_grown_log_makes_room_and_a_small_one_stays(tmp_path: Path) -> None:
+    log = tmp_path / "api.log"
+    log.write_bytes(b"small")
+    rotate(log)
+    assert log.exists()
+    with log.open("wb") as file:
+        file.truncate(20_000_001)
+    rotate(log)
+    assert not log.exists()
+    assert (tmp_path / "api.log.1").stat().st_size == 20_000_001
