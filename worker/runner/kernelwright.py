@@ -420,9 +420,7 @@ def _cuda_argument(name: str, index: int, kind: str, arg: object, size: int) -> 
             raise _mismatch(name, index, arg, kind)
         return "Q", _null if arg is None else functools.partial(_cuda_pointer, name, index)
     if isinstance(arg, bytes):
-        if len(arg) != size:
-            raise TypeError(f"{name}(): argument {index + 1} is a struct of {size} bytes, got {len(arg)}")
-        return f"{size}s", None
+        return f"{size}s", functools.partial(_whole_struct, name, index, size)
     if kind in ("float", "double") or (isinstance(arg, float) and kind != "int" and size in (4, 8)):
         return ("f" if size == 4 else "d"), None if isinstance(arg, float) else float
     if isinstance(arg, float):
@@ -438,6 +436,12 @@ def _cuda_pointer(name: str, index: int, tensor: Any) -> int:
     if not tensor.is_cuda:
         raise TypeError(f"{name}(): argument {index + 1} is a {tensor.device} tensor; CUDA kernels take CUDA tensors")
     return tensor.data_ptr()  # type: ignore[no-any-return]
+
+
+def _whole_struct(name: str, index: int, size: int, arg: bytes) -> bytes:
+    if len(arg) != size:  # struct would pad or cut it without a word
+        raise TypeError(f"{name}(): argument {index + 1} is a struct of {size} bytes, got {len(arg)}")
+    return arg
 
 
 def _null(_arg: None) -> int:
