@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli.devices import Gpu
 from cli.errors import CliError
 from cli.programs import Program, own_environment
+from db.vocabulary import target_queue
+from worker.profile.gpus import Gpu
 
 QUEUES = ("control", "llm", "cpu", "gpu")
 _CELERY = (
@@ -80,7 +81,9 @@ def worker_programs(
     if "gpu" in queues:
         for gpu in gpus:
             pinned = {"CUDA_VISIBLE_DEVICES": gpu.uuid}
-            programs.append(_worker(f"gpu{gpu.index}", gpu.queue, alone, around, pinned, grace_s=grace_s))
+            programs.append(
+                _worker(f"gpu{gpu.index}", target_queue(gpu.hardware), alone, around, pinned, grace_s=grace_s)
+            )
     return programs
 
 

@@ -15,13 +15,14 @@ from typing import Literal
 import typer
 
 from cli import show
-from cli.devices import visible_gpus
 from cli.embedded.errors import EmbeddedError
 from cli.embedded.postgres import choose_identity, find_binaries
 from cli.embedded.valkey import find_binary
 from cli.preflight import LEAST_FREE_BYTES
 from cli.service import JsonOption
 from cli.up import DEFAULT_HOME, HomeOption
+from db.vocabulary import target_queue
+from worker.profile.gpus import gpus as find_gpus
 
 _TOOL_S = 20.0
 _PACKAGES = {
@@ -106,9 +107,9 @@ def _embedded(what: str, probe: Callable[[], str]) -> Finding:
 
 
 def _devices() -> Iterator[Finding]:
-    gpus = visible_gpus()
+    gpus = find_gpus()
     for gpu in gpus:
-        yield Finding(f"gpu {gpu.index}", "ok", f"{gpu.name}: queue {gpu.queue}")
+        yield Finding(f"gpu {gpu.index}", "ok", f"{gpu.name}: queue {target_queue(gpu.hardware)}")
     if not gpus:
         yield Finding("gpu", "note", "none", "cpu targets only; Triton is checked in its interpreter and not timed")
 

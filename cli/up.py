@@ -19,7 +19,6 @@ import typer
 
 from cli import logs
 from cli.deployment import Surroundings, api_program, migration_program, parse_queues, worker_programs
-from cli.devices import Gpu, visible_gpus
 from cli.embedded import EmbeddedPostgres, EmbeddedValkey
 from cli.embedded.home import log_folder, open_home, run_folder
 from cli.guard import guarded
@@ -27,6 +26,8 @@ from cli.instance import Instance, InstanceLock
 from cli.preflight import check_compiler, check_disk, check_packages, listen, url_of
 from cli.programs import Service, Step
 from cli.supervisor import StopRequested, Supervisor
+from worker.profile.gpus import Gpu
+from worker.profile.gpus import gpus as find_gpus
 
 _PACKAGES = ("sqlalchemy", "psycopg", "alembic", "celery", "redis", "fastapi", "uvicorn")
 DATABASE_VARIABLE = "KERNELWRIGHT_DATABASE_URL"
@@ -70,7 +71,7 @@ def up(
         home=home,
         listener=listen(host, port),
         queues=chosen,
-        gpus=visible_gpus() if "gpu" in chosen else (),
+        gpus=find_gpus() if "gpu" in chosen else (),
         postgres=None if os.environ.get(DATABASE_VARIABLE) else EmbeddedPostgres(home),
         valkey=None if os.environ.get(REDIS_VARIABLE) else EmbeddedValkey(home),
     )

@@ -14,7 +14,6 @@ from typing import Annotated
 import typer
 
 from cli.deployment import Surroundings, parse_queues, worker_programs
-from cli.devices import visible_gpus
 from cli.embedded.home import open_home, run_folder
 from cli.errors import CliError
 from cli.guard import guarded
@@ -24,6 +23,7 @@ from cli.supervisor import StopRequested, Supervisor
 from cli.up import DATABASE_VARIABLE, DEFAULT_HOME, REDIS_VARIABLE, HomeOption
 from db.logging import configure_logging
 from db.settings import get_settings
+from worker.profile.gpus import gpus as find_gpus
 
 
 class NoUrl(CliError):
@@ -53,7 +53,7 @@ def worker(
             raise NoUrl(variable=variable)
     check_packages(("sqlalchemy", "psycopg", "celery", "redis"))
     check_compiler(chosen)
-    gpus = visible_gpus() if "gpu" in chosen else []
+    gpus = find_gpus() if "gpu" in chosen else []
     if "gpu" in chosen and not gpus:
         raise NoGpu
     home = open_home(home.expanduser())

@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 
 from cli.deployment import Surroundings, UnknownQueue, parse_queues, worker_programs
-from cli.devices import Gpu
 from cli.programs import Program, own_environment, rotate
+from worker.profile.gpus import Gpu
 
 AROUND = Surroundings(env={"KERNELWRIGHT_HOME": "/h"}, scratch=Path("/h/run"), logs=Path("/h/log"))
-GPUS = [Gpu(0, "GPU-a", "NVIDIA H100 80GB HBM3"), Gpu(1, "GPU-b", "NVIDIA H100 80GB HBM3")]
+GPUS = [
+    Gpu(index, f"GPU-{uuid}", "NVIDIA H100 80GB HBM3", "nvidia-h100", "sm_90a", 80 << 30, None)
+    for index, uuid in enumerate("ab")
+]
 
 
 def programs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Program]:
