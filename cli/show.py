@@ -17,6 +17,9 @@ from cli.client import Job
 # One line of a terminal; what is longer belongs to --json.
 _VALUE_CHARS = 120
 
+# What a reader looks for first; the database keeps the fields of an event in no order of ours.
+_FIRST = ("ordinal", "operator", "proposer", "model", "verdict", "speedup", "latency_us")
+
 STATE_STYLE = {"succeeded": "green", "failed": "red", "cancelled": "yellow", "running": "cyan", "cancelling": "yellow"}
 
 
@@ -68,8 +71,9 @@ def target(job: Job) -> str:
 
 
 def fields(values: Mapping[str, Any]) -> str:
-    """`verdict=ok speedup=1.83`: what has no value is left out, what is long is cut."""
-    return " ".join(f"{name}={_value(value)}" for name, value in values.items() if value not in (None, "", [], {}))
+    """`verdict=ok speedup=1.83`: what has no value is left out, what is long is cut, what matters most comes first."""
+    names = [*(name for name in _FIRST if name in values), *(name for name in values if name not in _FIRST)]
+    return " ".join(f"{name}={_value(values[name])}" for name in names if values[name] not in (None, "", [], {}))
 
 
 def outcome(job: Job) -> str:

@@ -22,6 +22,13 @@ def test_fields_are_one_line_whatever_they_hold() -> None:
     assert len(show.fields({"log": "x" * 5000})) < 200
 
 
+def test_fields_come_in_an_order_that_a_reader_wants() -> None:
+    assert (
+        show.fields({"reason": "r", "speedup": 2.0, "verdict": "ok", "ordinal": 3})
+        == "ordinal=3 verdict=ok speedup=2 reason=r"
+    )
+
+
 def test_zero_and_false_are_values() -> None:
     assert show.fields({"count": 0, "changed": False}) == "count=0 changed=false"
 

@@ -1,4 +1,4 @@
-"""`jobs`, `candidates`, `best`, `cancel`, `problems`, `workers`, `health`: tables for people, lines and JSON for scripts."""
+"""`jobs`, `candidates`, `best`, `cancel`, `problems`, `workers`, `health`: tables for people, JSON for scripts."""
 
 from __future__ import annotations
 

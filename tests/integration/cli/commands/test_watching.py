@@ -15,8 +15,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
-
 from cli.client import Client, Job
 from db.settings import Settings
 from db.vocabulary import StopReason
@@ -114,7 +112,6 @@ def test_on_a_terminal_it_is_a_picture(url: str, job: Job, history: History) -> 
     assert re.search(r"1\s+seed\s+builtin\s+ok\s+1\.83x\s+12\.3 us", text)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_crash_of_the_api_is_waited_out_and_no_event_is_lost_or_told_twice(
     settings: Settings, history: History
 ) -> None:
