@@ -67,7 +67,7 @@ def worker_programs(
     """One program for each queue, and for `gpu` one for each device, pinned to it."""
     programs = []
     if "control" in queues:
-        # Beat lives with this one: there must be a single process that serves `control` with --beat, see docs.
+        # The clock (beat) lives here. A second such process would only ring for the reaper twice as often.
         schedule = str(around.scratch / "celerybeat-schedule")
         beat = ("--beat", "--schedule", schedule, "--pool", "threads", "--concurrency", "2")
         programs.append(_worker("control", "control", beat, around, grace_s=grace_s))

@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Protocol
 
-from cli.embedded.home import disk_errors, last_words
+from cli.embedded.home import last_words, open_log
 from cli.errors import CliError
 from cli.spawn import spawn
 
 _POLL_S = 0.05
-_LOG_LIMIT_BYTES = 20_000_000
 
 
 class ProgramFailed(CliError):
@@ -77,8 +76,7 @@ class Program:
         if self.log is None:
             self._process = self._spawn(None)
         else:
-            rotate(self.log)
-            with disk_errors(self.log), self.log.open("ab") as output:
+            with open_log(self.log) as output:
                 self._process = self._spawn(output)
         self._wait_ready(self._process)
 
@@ -171,12 +169,6 @@ class Step:
     def stop(self) -> None:
         """Wait for that, then kill."""
         self.program.stop()
-
-
-def rotate(log: Path) -> None:
-    """Keep one old log beside the new one once it has grown past 20 MB."""
-    if log.exists() and log.stat().st_size > _LOG_LIMIT_BYTES:
-        log.replace(log.with_suffix(".log.1"))
 
 
 def own_environment(extra: Mapping[str, str], *, secrets: bool) -> dict[str, str]:

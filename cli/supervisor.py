@@ -37,10 +37,23 @@ log = structlog.get_logger("kernelwright.supervisor")
 
 
 @dataclass(slots=True)
+class Backoff:
+    """How long to wait before the next start of something that has ended."""
+
+    delay_s: float = 0.0
+
+    def after(self, ran_s: float) -> float:
+        """The seconds to wait after a run of `ran_s`; each short run doubles them."""
+        again = ran_s < _SETTLED_S and self.delay_s > 0
+        self.delay_s = min(self.delay_s * 2, _LONGEST_DELAY_S) if again else _FIRST_DELAY_S
+        return self.delay_s
+
+
+@dataclass(slots=True)
 class _Watched:
     service: Service
     started_at: float = 0.0
-    delay_s: float = 0.0
+    backoff: Backoff = field(default_factory=Backoff)
     due_at: float | None = None
     """When it is to be started again; None while it runs."""
 
@@ -161,12 +174,14 @@ class Supervisor:
             self._starting = False
 
     def _schedule(self, watched: _Watched, status: int) -> None:
+        wait_s = self._wait(watched)
+        log.warning("service.ended", service=watched.service.name, status=status, restart_in_s=wait_s)
+
+    def _wait(self, watched: _Watched) -> float:
         now = self.clock()
-        settled = now - watched.started_at >= _SETTLED_S
-        watched.delay_s = _FIRST_DELAY_S if settled else min(max(_FIRST_DELAY_S, watched.delay_s * 2), _LONGEST_DELAY_S)
-        watched.due_at = now + watched.delay_s
-        name = watched.service.name
-        log.warning("service.ended", service=name, status=status, restart_in_s=round(watched.delay_s, 1))
+        wait_s = watched.backoff.after(now - watched.started_at)
+        watched.due_at = now + wait_s
+        return wait_s
 
     def _restart(self, watched: _Watched) -> None:
         watched.started_at = self.clock()
@@ -175,9 +190,8 @@ class Supervisor:
         except StopRequested:
             return
         except CliError as error:
-            watched.delay_s = min(max(_FIRST_DELAY_S, watched.delay_s * 2), _LONGEST_DELAY_S)
-            watched.due_at = self.clock() + watched.delay_s
-            log.warning("service.restart_failed", service=watched.service.name, error=str(error))
+            wait_s = self._wait(watched)
+            log.warning("service.restart_failed", service=watched.service.name, error=str(error), next_in_s=wait_s)
             return
         watched.due_at = None
         log.warning("service.restarted", service=watched.service.name, pid=watched.service.pid)

@@ -2,8 +2,8 @@
 
     KERNELWRIGHT_DATABASE_URL=… KERNELWRIGHT_REDIS_URL=… kernelwright worker --queues llm,gpu
 
-One process for each queue and one for each GPU, pinned to it, watched and restarted; they write to stdout. Exactly one
-process of a deployment serves `control`: it also runs the clock (Celery beat).
+One process for each queue and one for each GPU, pinned to it, watched and restarted; they write to stdout. A deployment
+needs one that serves `control`: it also runs the clock (Celery beat) that finds lost work.
 """
 
 from __future__ import annotations

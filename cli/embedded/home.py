@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from cli.embedded.errors import DiskFull, FolderBelongsToOther, FolderNotOurs, InUse
 
@@ -25,6 +26,7 @@ SOCKET_PATH_LIMIT = 107
 
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9/._-]+")
 _DYING_SERVER_S = 10.0
+_LOG_LIMIT_BYTES = 20_000_000
 
 
 @contextmanager
@@ -155,6 +157,16 @@ def process_alive(pid: int) -> bool:
     except OSError:
         return True  # no /proc here: the signal got through, so it exists
     return state not in ("Z", "X")
+
+
+@contextmanager
+def open_log(log: Path) -> Iterator[IO[bytes]]:
+    """The log of a program that is about to start, to append to; one old log is kept once it has passed 20 MB."""
+    with disk_errors(log):
+        if log.exists() and log.stat().st_size > _LOG_LIMIT_BYTES:
+            log.replace(log.with_suffix(".log.1"))
+        with log.open("ab") as file:
+            yield file
 
 
 def last_words(log: Path, lines: int = 3) -> str:

@@ -26,7 +26,16 @@ from cli.embedded.errors import (
     ServerNotInstalled,
     StartFailed,
 )
-from cli.embedded.home import ServerLock, disk_errors, last_words, log_folder, open_home, private_folder, socket_folder
+from cli.embedded.home import (
+    ServerLock,
+    disk_errors,
+    last_words,
+    log_folder,
+    open_home,
+    open_log,
+    private_folder,
+    socket_folder,
+)
 from cli.spawn import Identity, run, spawn, stop
 
 ROLE = DATABASE = "kernelwright"
@@ -174,7 +183,7 @@ class EmbeddedPostgres:
     def _spawn(self, binaries: Path, sockets: Path, identity: Identity, lock: int) -> subprocess.Popen[bytes]:
         settings = [argument for name, value in _SETTINGS.items() for argument in ("-c", f"{name}={value}")]
         argv = [str(binaries / "postgres"), "-D", str(self.data), "-k", str(sockets), *settings]
-        with disk_errors(self.log), self.log.open("ab") as log:
+        with open_log(self.log) as log:
             return spawn(
                 argv,
                 env=_clean_env(),

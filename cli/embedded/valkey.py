@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from cli.embedded.errors import DiskFull, ServerNotInstalled, StartFailed
-from cli.embedded.home import ServerLock, disk_errors, last_words, log_folder, open_home, private_folder, socket_folder
+from cli.embedded.home import ServerLock, last_words, log_folder, open_home, open_log, private_folder, socket_folder
 from cli.spawn import spawn, stop
 
 _READY_S = 30.0
@@ -76,7 +76,7 @@ class EmbeddedValkey:
             settings = {**_SETTINGS, "unixsocket": str(path), "dir": str(self.data)}
             argv = [str(binary), *(word for name, value in settings.items() for word in (f"--{name}", value))]
             env = {"PATH": os.environ.get("PATH", os.defpath)}
-            with disk_errors(self.log), self.log.open("ab") as log:
+            with open_log(self.log) as log:
                 self.process = spawn(
                     argv, env=env, output=log, death_signal=signal.SIGTERM, pass_fds=(lock,), cwd=self.data
                 )

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from cli.deployment import Surroundings, UnknownQueue, parse_queues, worker_programs
-from cli.programs import Program, own_environment, rotate
+from cli.embedded.home import open_log
+from cli.programs import Program, own_environment
 from worker.profile.gpus import Gpu
 
 AROUND = Surroundings(env={"KERNELWRIGHT_HOME": "/h"}, scratch=Path("/h/run"), logs=Path("/h/log"))
@@ -61,10 +62,12 @@ def test_an_unknown_queue_is_refused(text: str) -> None:
 def test_a_grown_log_makes_room_and_a_small_one_stays(tmp_path: Path) -> None:
     log = tmp_path / "api.log"
     log.write_bytes(b"small")
-    rotate(log)
-    assert log.exists()
+    with open_log(log) as file:
+        file.write(b" and more")
+    assert log.read_bytes() == b"small and more"
     with log.open("wb") as file:
         file.truncate(20_000_001)
-    rotate(log)
-    assert not log.exists()
+    with open_log(log):
+        pass
+    assert log.stat().st_size == 0
     assert (tmp_path / "api.log.1").stat().st_size == 20_000_001
