@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Select, and_, or_, select, tuple_
 from sqlalchemy.orm import Session
 
 from db.models import Candidate, Evaluation, Job
-from db.paging import InvalidCursor, Page, decode_cursor, encode_cursor
+from db.paging import InvalidCursor, Page, decode_cursor, encode_cursor, number_in
 
 Sort = Literal["ordinal", "-ordinal", "-speedup"]
 
@@ -126,11 +126,12 @@ def _cursor_of(sort: Sort, last: CandidateRow) -> str:
 
 def _beyond(sort: Sort, cursor: str) -> ColumnElement[bool]:
     if sort == "ordinal":
-        return Candidate.ordinal > decode_cursor(cursor, 1)[0]
+        return Candidate.ordinal > number_in(decode_cursor(cursor, 1)[0])
     if sort == "-ordinal":
-        return Candidate.ordinal < decode_cursor(cursor, 1)[0]
-    speedup, ordinal = decode_cursor(cursor, 2)
+        return Candidate.ordinal < number_in(decode_cursor(cursor, 1)[0])
+    speedup, last = decode_cursor(cursor, 2)
+    ordinal = number_in(last)
     if speedup is None:
         return and_(Evaluation.speedup.is_(None), Candidate.ordinal > ordinal)
-    same = and_(Evaluation.speedup == speedup, Candidate.ordinal > ordinal)
-    return or_(Evaluation.speedup < speedup, Evaluation.speedup.is_(None), same)
+    same = and_(Evaluation.speedup == number_in(speedup), Candidate.ordinal > ordinal)
+    return or_(Evaluation.speedup < number_in(speedup), Evaluation.speedup.is_(None), same)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -35,6 +36,13 @@ class InvalidCursor(ValueError):
 def encode_cursor(*values: CursorValue) -> str:
     """An opaque cursor for the sort values of the last row."""
     return base64.urlsafe_b64encode(json.dumps(values).encode()).decode().rstrip("=")
+
+
+def number_in(value: CursorValue) -> float:
+    """A cursor's value as a finite number. Raises InvalidCursor."""
+    if isinstance(value, (int, float)) and math.isfinite(value):
+        return value
+    raise InvalidCursor
 
 
 def decode_cursor(cursor: str, length: int) -> list[CursorValue]:

@@ -1,4 +1,4 @@
-"""Jobs, claims and reports for tests of the ledger: small, real rows made through the functions that production uses."""
+"""Jobs, claims and reports for tests of the ledger: real rows, made through the functions that production uses."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def propose(sessions: sessionmaker[Session], candidate_id: str, source: str | No
     claim = claim_kind(sessions, WorkKind.PROPOSE, candidate_id)
     source = source if source is not None else f"class ModelNew: name = {candidate_id!r}\n"
     with sessions.begin() as session:
-        proposed = Proposed(source, source_hash=f"hash of {source}", **fields)
+        proposed = Proposed(source, source_hash=repr(source), **fields)
         return candidates.store_proposal(session, claim, proposed, queue="cpu").value
 
 
