@@ -6,13 +6,15 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from cli.client import Job
+if TYPE_CHECKING:
+    # For `kernelwright evaluate` this module must not need an HTTP client.
+    from cli.client import Job
 
 # One line of a terminal; what is longer belongs to --json.
 _VALUE_CHARS = 120
