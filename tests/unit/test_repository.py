@@ -212,41 +212,52 @@ def test_the_blocking_blocks() -> None:
     assert "No module named 'torch' (blocked)" in done.stderr
 
 
-def _imports(module: str) -> str:
-    return f"importlib.import_module({module!r})"
+def _imports(*modules: str) -> str:
+    return f"[importlib.import_module(module) for module in {list(modules)!r}]"
 
 
-@pytest.mark.parametrize("module", ["api", "api.app", "api.__main__", "cli.migrate", "cli.health"])
-def test_an_api_machine_needs_no_torch(module: str) -> None:
-    done = _run_without((*HEAVY, *EMBEDDED), _imports(module))
+def test_an_api_machine_needs_no_torch() -> None:
+    modules = ("api", "api.app", "api.__main__", "cli.migrate", "cli.health")
+    done = _run_without((*HEAVY, *EMBEDDED), _imports(*modules))
     assert done.returncode == 0, done.stderr
 
 
+# Celery's settings name the broker as soon as the tasks are imported.
+_REDIS = "import os; os.environ['KERNELWRIGHT_REDIS_URL'] = 'redis://localhost'; "
+
+
 def test_the_control_worker_needs_no_torch() -> None:
-    urls = "import os; os.environ['KERNELWRIGHT_REDIS_URL'] = 'redis://localhost'; "
-    done = _run_without((*HEAVY, *SERVER, *EMBEDDED), urls + _imports("worker.tasks"))
+    done = _run_without((*HEAVY, *SERVER, *EMBEDDED), _REDIS + _imports("worker.tasks"))
     assert done.returncode == 0, done.stderr
 
 
 def test_a_gpu_box_needs_no_models_and_no_server() -> None:
-    urls = "import os; os.environ['KERNELWRIGHT_REDIS_URL'] = 'redis://localhost'; "
-    done = _run_without(("litellm", "openai", *SERVER, *EMBEDDED), urls + _imports("worker.tasks"))
+    done = _run_without(("litellm", "openai", *SERVER, *EMBEDDED), _REDIS + _imports("worker.tasks"))
     assert done.returncode == 0, done.stderr
 
 
-def _command(*arguments: str) -> str:
-    return f"sys.argv[1:] = {list(arguments)!r}; importlib.import_module('cli.main').main()"
+def _commands(*commands: str) -> str:
+    """Asks each command for its help; each is to leave with 0."""
+    return f"""
+cli = importlib.import_module("cli.main")
+for command in {list(commands)!r}:
+    sys.argv[1:] = [command, "--help"]
+    try:
+        cli.main()
+    except SystemExit as left:
+        assert left.code in (0, None), (command, left.code)
+"""
 
 
 def test_evaluate_needs_no_database_no_queue_and_no_server() -> None:
-    done = _run_without((*STORE, *SERVER, *EMBEDDED, "litellm", "httpx2"), _command("evaluate", "--help"))
+    done = _run_without((*STORE, *SERVER, *EMBEDDED, "litellm", "httpx2"), _commands("evaluate"))
     assert done.returncode == 0, done.stderr
     assert all(option in done.stdout for option in ("--problem", "--target", "--language", "--candidates", "--json"))
 
 
-@pytest.mark.parametrize("command", ["submit", "watch", "jobs", "best", "cancel", "candidates", "problems", "workers"])
-def test_a_laptop_needs_only_the_base(command: str) -> None:
-    done = _run_without((*STORE, *SERVER, *EMBEDDED, *HEAVY), _command(command, "--help"))
+def test_a_laptop_needs_only_the_base() -> None:
+    commands = ("submit", "watch", "jobs", "best", "cancel", "candidates", "problems", "workers")
+    done = _run_without((*STORE, *SERVER, *EMBEDDED, *HEAVY), _commands(*commands))
     assert done.returncode == 0, done.stderr
-    assert "--url" in done.stdout
-    assert "--json" in done.stdout
+    for option in ("--url", "--json"):
+        assert done.stdout.count(option) >= len(commands)
