@@ -6,8 +6,10 @@ from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
+from sqlalchemy import NullPool, create_engine, text
 
 import migrations
+from db.models import Base
 
 
 def alembic_config(url: str) -> Config:
@@ -21,3 +23,13 @@ def alembic_config(url: str) -> Config:
 def migrate(url: str, revision: str = "head") -> None:
     """Upgrade the database."""
     command.upgrade(alembic_config(url), revision)
+
+
+def empty(url: str) -> None:
+    """Delete every row, and start the event numbers again."""
+    engine = create_engine(url, poolclass=NullPool)
+    with engine.begin() as connection:
+        for table in reversed(Base.metadata.sorted_tables):
+            connection.execute(table.delete())
+        connection.execute(text("ALTER SEQUENCE events_seq_seq RESTART"))
+    engine.dispose()
