@@ -31,10 +31,14 @@ HEADER = """\
 
 def main() -> None:
     """Print the lock. Exits with one line when a requirement is not installed or not satisfied."""
-    own, wanted = _project()
-    pins = dict(_closure(own, wanted))
+    pins = installed_closure()
     sys.stdout.write(HEADER)
     sys.stdout.writelines(f"{name}=={pins[name]}\n" for name in sorted(pins))
+
+
+def installed_closure() -> dict[str, str]:
+    """Name and version of all that [all,dev] needs, as installed here. Exits when something is missing."""
+    return dict(_closure(*_project()))
 
 
 def _project() -> tuple[dict[str, list[Requirement]], list[Requirement]]:

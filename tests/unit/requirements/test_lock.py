@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import runpy
+import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -39,6 +42,13 @@ def test_every_requirement_of_every_extra_is_pinned_to_a_version_that_satisfies_
         if not requirement.specifier.contains(pins.get(canonicalize_name(requirement.name), "0.dev0"))
     ]
     assert unmet == []
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the lock is for Python 3.11")
+def test_the_lock_leaves_out_nothing_that_is_needed_here() -> None:
+    # Versions may be newer in a developer's environment; a package that is not pinned at all is a hole.
+    needed = runpy.run_path(str(ROOT / "requirements" / "write_lock.py"))["installed_closure"]()
+    assert set(needed) - set(_pins(LOCK)) == set()
 
 
 def test_torch_is_the_cpu_build_of_2_13_0_with_its_triton() -> None:
