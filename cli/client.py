@@ -265,8 +265,9 @@ class ApiError(ClientError):
         self.detail: str = str(problem.get("detail") or self.title)
         self.request_id: str | None = problem.get("request_id")
         self.errors: list[FieldError] = list(problem.get("errors") or [])
-        lines = [self.detail, *(f"  {error['pointer']}: {error['detail']}" for error in self.errors)]
-        super().__init__("\n".join(lines))
+        # The detail of a 422 names the first few fields already.
+        named = [f"{error['pointer']}: {error['detail']}" for error in self.errors]
+        super().__init__("\n  ".join([self.detail, *(each for each in named if each not in self.detail)]))
 
 
 class Client:

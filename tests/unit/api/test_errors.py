@@ -1,3 +1,5 @@
+"""The error tree and the problem documents that it makes."""
+
 from __future__ import annotations
 
 import pytest

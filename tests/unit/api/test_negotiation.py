@@ -1,3 +1,5 @@
+"""What Accept, Prefer and If-None-Match ask for."""
+
 from __future__ import annotations
 
 import pytest

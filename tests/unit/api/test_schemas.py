@@ -1,3 +1,5 @@
+"""Bodies that pass, bodies that are refused with a pointer, and how money and times are written."""
+
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone

@@ -1,0 +1,75 @@
+"""`python -m api`: the server as a process of its own, how it refuses to start and how it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cli.client import Client
+from db.settings import Settings
+from tests.integration.api.conftest import BODY
+
+START_S = 60.0
+
+
+def environment(settings: Settings | None) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("KERNELWRIGHT_")}
+    if settings is None:
+        return kept
+    assert settings.database_url and settings.redis_url
+    return kept | {
+        "KERNELWRIGHT_DATABASE_URL": settings.database_url.get_secret_value(),
+        "KERNELWRIGHT_REDIS_URL": settings.redis_url.get_secret_value(),
+    }
+
+
+@contextmanager
+def process(settings: Settings) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "api", "--port", str(port)]
+    started = subprocess.Popen(command, env=environment(settings), stderr=subprocess.PIPE, text=True)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        deadline = time.monotonic() + START_S
+        with Client(url) as client:
+            while not client.ready():
+                assert started.poll() is None and time.monotonic() < deadline, "it did not start"
+                time.sleep(0.05)
+        yield started, url
+    finally:
+        started.kill()
+        started.communicate()
+
+
+def test_sigterm_lets_a_stream_end_as_it_should(settings: Settings) -> None:
+    with process(settings) as (server, url), Client(url) as client:
+        job = client.submit(BODY)
+        stream = client.stream(job["id"])
+        assert next(stream)["type"] == "job.created"
+        server.send_signal(signal.SIGTERM)
+        # Not cut off: the stream ends, and a reader comes back with Last-Event-ID when the next process is there.
+        assert list(stream) == []
+        _, errors = server.communicate(timeout=30)
+    assert server.returncode in (0, -signal.SIGTERM)
+    assert "Traceback" not in errors and "timeout graceful shutdown exceeded" not in errors
+
+
+def test_without_a_database_it_says_what_to_set() -> None:
+    command = [sys.executable, "-m", "api"]
+    ended = subprocess.run(command, env=environment(None), capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("KERNELWRIGHT_DATABASE_URL is not set")
+    assert "Traceback" not in ended.stderr
+
+
+def test_it_needs_no_torch(settings: Settings) -> None:
+    code = "import sys; sys.modules['torch'] = None; import api.app; api.app.create_app().openapi()"
+    subprocess.run([sys.executable, "-c", code], env=environment(settings), check=True, timeout=60)

@@ -1,0 +1,107 @@
+"""The API describes itself whole: each operation has a summary, an example of the promised shape, and its errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+from api import candidate_schemas, event_schemas, examples, health, job_schemas, problem_schemas, worker_schemas
+from api.app import create_app
+from db.settings import Settings
+
+APP = create_app(Settings())
+DOCUMENT = APP.openapi()
+OPERATIONS = {
+    f"{method.upper()} {path}": operation
+    for path, operations in DOCUMENT["paths"].items()
+    for method, operation in operations.items()
+}
+
+
+def test_the_surface_is_this_and_no_other() -> None:
+    assert sorted(OPERATIONS) == [
+        "GET /healthz",
+        "GET /readyz",
+        "GET /v1/candidates/{candidate_id}",
+        "GET /v1/candidates/{candidate_id}/log",
+        "GET /v1/candidates/{candidate_id}/source",
+        "GET /v1/jobs",
+        "GET /v1/jobs/{job_id}",
+        "GET /v1/jobs/{job_id}/best",
+        "GET /v1/jobs/{job_id}/candidates",
+        "GET /v1/jobs/{job_id}/events",
+        "GET /v1/problems",
+        "GET /v1/problems/{name}",
+        "GET /v1/workers",
+        "POST /v1/jobs",
+        "POST /v1/jobs/{job_id}/cancel",
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(OPERATIONS))
+def test_every_operation_has_a_summary_a_description_and_an_example(name: str) -> None:
+    operation = OPERATIONS[name]
+    assert operation["summary"] and operation["description"]
+    good = [answer for status, answer in operation["responses"].items() if status in ("200", "202")]
+    assert good
+    for answer in good:
+        assert answer["content"], name
+        assert all("example" in media for media in answer["content"].values()), name
+
+
+@pytest.mark.parametrize("name", sorted(OPERATIONS))
+def test_every_error_is_a_problem_document_with_an_example(name: str) -> None:
+    errors = {status: each for status, each in OPERATIONS[name]["responses"].items() if int(status) >= 400}
+    assert {"422", "500", "503"} <= set(errors)
+    for status, answer in errors.items():
+        media = answer["content"]["application/problem+json"]
+        assert list(answer["content"]) == ["application/problem+json"]
+        assert media["schema"] == {"$ref": "#/components/schemas/ProblemDocument"}
+        assert {each["value"]["status"] for each in media["examples"].values()} == {int(status)}
+
+
+def test_every_reference_leads_somewhere() -> None:
+    schemas = DOCUMENT["components"]["schemas"]
+    missing = {reference for reference in references(DOCUMENT) if reference.rpartition("/")[2] not in schemas}
+    assert missing == set()
+    assert "HTTPValidationError" not in schemas
+
+
+def references(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        if isinstance(node.get("$ref"), str):
+            yield node["$ref"]
+        node = list(node.values())
+    if isinstance(node, list):
+        for each in node:
+            yield from references(each)
+
+
+@pytest.mark.parametrize(
+    ("model", "example"),
+    [
+        (job_schemas.Job, examples.JOB),
+        (job_schemas.JobPage, examples.JOB_PAGE),
+        (job_schemas.DryRun, examples.DRY_RUN),
+        (job_schemas.Cancelled, examples.CANCELLED),
+        (candidate_schemas.Candidate, examples.CANDIDATE),
+        (candidate_schemas.CandidateDetail, examples.CANDIDATE_DETAIL),
+        (candidate_schemas.CandidatePage, examples.CANDIDATE_PAGE),
+        (event_schemas.EventPage, examples.EVENT_PAGE),
+        (problem_schemas.ProblemSource, examples.PROBLEM_SOURCE),
+        (worker_schemas.Worker, examples.WORKER),
+        (health.Health, examples.HEALTH),
+        (health.Ready, examples.READY),
+    ],
+)
+def test_examples_are_what_the_model_would_answer(model: type[BaseModel], example: dict[str, Any]) -> None:
+    assert model.model_validate(example).model_dump(mode="json") == example
+
+
+def test_the_document_is_made_once() -> None:
+    assert isinstance(APP, FastAPI)
+    assert APP.openapi() is DOCUMENT
