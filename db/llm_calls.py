@@ -1,12 +1,11 @@
 """Paid calls: written before and after, so that no dollar is lost and a re-run reuses what was paid for.
 
 A process that dies during a call leaves a `started` row: what that call cost, nobody can know. One that dies after it
-leaves a `finished` row, and the next attempt takes the proposal from there.
+leaves a `finished` row, and the next attempt reads that answer again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -17,7 +16,7 @@ from sqlalchemy.orm import Session
 from db import candidates, events
 from db.ids import new_id
 from db.models import Candidate, LlmCall
-from db.storable import storable_json, storable_text
+from db.storable import storable_text
 from db.vocabulary import EventType, LlmCallState
 
 
@@ -28,7 +27,6 @@ class CallRecord:
     model: str
     prompt: str | None = None
     answer: str | None = None
-    proposal: Mapping[str, Any] | None = None
     tokens_in: int | None = None
     tokens_out: int | None = None
     cost_usd: Decimal | None = None
@@ -60,7 +58,7 @@ def start_call(session: Session, candidate_id: str, key: str, model: str) -> str
 def finish_call(session: Session, call_id: str, record: CallRecord) -> LlmCallState:
     """Record what a call was and book its cost, whether or not the work is still held.
 
-    `superseded` when another attempt finished first: its proposal stands, but this money is spent too. A call is booked
+    `superseded` when another attempt finished first: its answer stands, but this money is spent too. A call is booked
     once however often it is finished.
     """
     job_id = session.get_one(LlmCall, call_id).job_id
@@ -84,7 +82,6 @@ def _fill(call: LlmCall, record: CallRecord) -> None:
     call.model = record.model
     call.prompt = storable_text(record.prompt) if record.prompt is not None else None
     call.answer = storable_text(record.answer) if record.answer is not None else None
-    call.proposal = storable_json(record.proposal) if record.proposal is not None else None
     call.tokens_in, call.tokens_out = record.tokens_in, record.tokens_out
     call.cost_usd, call.cost_source = record.cost_usd, record.cost_source
     call.latency_s = record.latency_s

@@ -274,8 +274,6 @@ class LlmCall(Base):
     model: Mapped[str]
     prompt: Mapped[str | None]
     answer: Mapped[str | None]
-    proposal: Mapped[Json | None]
-    """What was read out of the answer, as JSON."""
     tokens_in: Mapped[int | None] = mapped_column(Integer)
     tokens_out: Mapped[int | None] = mapped_column(Integer)
     cost_usd: Mapped[Decimal | None]

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
-from typing import Any, Final
+from typing import Final
 
 import structlog
-from sqlalchemy.orm import Session
 
 from db import candidates, llm_calls
 from db.candidates import Proposed
 from db.ledger import Claim
 from db.llm_calls import CallRecord
+from db.models import LlmCall as LlmCallRow
 from db.vocabulary import Failure, Operator, Proposer, target_queue
 from search.novelty import source_hash
-from search.proposing import LlmCall, Outcome, Proposal
+from search.proposing import LlmCall, Proposal
 from search.tunables import read_space
 from search.tuning import propose_tuning
 from worker.briefing import Brief, read_brief
@@ -59,21 +58,25 @@ def _by_builtin(here: Runtime, claim: Claim, brief: Brief) -> Proposal:
 
 
 def _by_llm(here: Runtime, claim: Claim, brief: Brief) -> Proposal:
-    """Reuses the answer that an earlier attempt paid for. The call itself cannot be interrupted, so it is recorded
-    even when its work is lost: the money is spent."""
-    model = brief.request.model or ""
+    """Reuses the answer that an earlier attempt paid for. A call cannot be interrupted, so it is recorded even when its
+    work is lost: the money is spent."""
+    # litellm takes two seconds and 160 MB: only the process that calls models pays for it.
+    from search.llm import LlmProposer
+
+    proposer = LlmProposer()
     with here.transaction() as session:
         paid = llm_calls.find_finished(session, claim.candidate, CALL_KEY)
-        if paid is not None and paid.proposal is not None:
-            log.info("llm.reused", call_id=paid.id)
-            return Proposal(**paid.proposal)
-        call_id = llm_calls.start_call(session, claim.candidate, CALL_KEY, model)
+        if paid is None:
+            call_id = llm_calls.start_call(session, claim.candidate, CALL_KEY, brief.request.model or "")
+    if paid is not None:
+        log.info("llm.reused", call_id=paid.id)
+        return proposer.read(brief.request, _as_call(paid))
     with _lease(here, claim, interrupt=_nothing) as lease:
-        outcome = _call(brief)
+        call = proposer.call(brief.request)
     with here.transaction() as session:
-        _record(session, claim, call_id, outcome, model)
+        llm_calls.finish_call(session, call_id, _as_record(call))
     lease.check()
-    return outcome.proposal
+    return proposer.read(brief.request, call)
 
 
 def _lease(here: Runtime, claim: Claim, interrupt: Callable[[], None]) -> Lease:
@@ -85,32 +88,11 @@ def _nothing() -> None:
     """There is nothing to interrupt: a call in flight is paid for either way."""
 
 
-def _call(brief: Brief) -> Outcome:
-    # litellm takes two seconds and 160 MB: only the process that calls models pays for it.
-    from search.llm import LlmProposer
-
-    return LlmProposer().propose(brief.request)
-
-
-def _record(session: Session, claim: Claim, call_id: str, outcome: Outcome, model: str) -> None:
-    """Close the row that was opened before the call; a proposal that took several calls gets a row for each."""
-    proposal = asdict(outcome.proposal)
-    if not outcome.calls:
-        llm_calls.finish_call(session, call_id, CallRecord(model, proposal=proposal, error=outcome.proposal.detail))
-        return
-    first, *others = outcome.calls
-    llm_calls.finish_call(session, call_id, _as_record(first, proposal))
-    for number, call in enumerate(others, start=2):
-        other_id = llm_calls.start_call(session, claim.candidate, f"{CALL_KEY}/{number}", call.model)
-        llm_calls.finish_call(session, other_id, _as_record(call, None))
-
-
-def _as_record(call: LlmCall, proposal: dict[str, Any] | None) -> CallRecord:
+def _as_record(call: LlmCall) -> CallRecord:
     return CallRecord(
         model=call.model,
         prompt=json.dumps([dict(message) for message in call.prompt]),
         answer=call.answer,
-        proposal=proposal,
         tokens_in=call.tokens_in,
         tokens_out=call.tokens_out,
         cost_usd=call.cost_usd,
@@ -121,6 +103,11 @@ def _as_record(call: LlmCall, proposal: dict[str, Any] | None) -> CallRecord:
         finish_reason=call.finish_reason,
         error=call.error,
     )
+
+
+def _as_call(row: LlmCallRow) -> LlmCall:
+    """As much of a stored call as reading its answer takes."""
+    return LlmCall(prompt=(), answer=row.answer, model=row.model, error=row.error, finish_reason=row.finish_reason)
 
 
 def _store(here: Runtime, claim: Claim, brief: Brief, proposal: Proposal) -> None:

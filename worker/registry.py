@@ -26,11 +26,6 @@ from worker import runtime
 
 BEAT_S: Final = 10.0
 DESCRIBE_S: Final = 180.0
-_DESCRIBE: Final = (
-    "import json, sys\n"
-    "from worker.profile.device import describe_device\n"
-    "print(json.dumps(describe_device(sys.argv[1])))\n"
-)
 
 log = structlog.get_logger(__name__)
 
@@ -111,7 +106,7 @@ def describe(hardware: str, timeout_s: float = DESCRIBE_S) -> dict[str, Any]:
 
     A device that cannot be described still works; the facts then hold the `error`.
     """
-    command = [sys.executable, "-c", _DESCRIBE, hardware]
+    command = [sys.executable, "-m", "worker.profile.device", hardware]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=True)
         facts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -249,7 +249,6 @@ def upgrade() -> None:
         sa.Column("model", sa.Text(), nullable=False),
         sa.Column("prompt", sa.Text(), nullable=True),
         sa.Column("answer", sa.Text(), nullable=True),
-        sa.Column("proposal", postgresql.JSONB(astext_type=sa.Text()), nullable=True),
         sa.Column("tokens_in", sa.Integer(), nullable=True),
         sa.Column("tokens_out", sa.Integer(), nullable=True),
         sa.Column("cost_usd", sa.Numeric(precision=14, scale=6), nullable=True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -88,7 +89,7 @@ def test_a_rejected_candidate_says_why(sessions: Sessions) -> None:
 
 def test_the_best_is_the_fastest_verified(sessions: Sessions) -> None:
     job = make_job(sessions)
-    found = [
+    found: list[dict[str, Any]] = [
         {"verdict": "incorrect", "speedup": 9.0},
         {"verdict": "ok", "speedup": None, "timed": False, "ci95": None},
         {"verdict": "ok", "speedup": 1.2},
@@ -114,7 +115,7 @@ def test_the_whole_report_is_stored_whatever_it_holds(sessions: Sessions) -> Non
     job = make_job(sessions)
     (candidate_id,) = make_candidates(sessions, job)
     propose(sessions, candidate_id)
-    hostile = {
+    hostile: dict[str, Any] = {
         "log": "NUL \x00 and a lone surrogate \udcff",
         "latency_us": math.inf,
         "workloads": [{"name": "small", "samples_us": [1.0, math.nan]}],

@@ -25,7 +25,6 @@ def finish(sessions: Sessions, call_id: str, cost: str | None, answer: str = "co
         "openai/gpt-5",
         prompt="[]",
         answer=answer,
-        proposal={"source": answer},
         tokens_in=10,
         tokens_out=20,
         cost_usd=Decimal(cost) if cost else None,
@@ -45,7 +44,7 @@ def test_a_finished_call_is_found_by_a_re_run_and_a_started_one_is_not(sessions:
         found = llm_calls.find_finished(session, candidate_id, KEY)
         assert llm_calls.find_finished(session, candidate_id, "another purpose") is None
     assert found is not None and found.id == call_id
-    assert (found.proposal, found.cost_usd) == ({"source": "code"}, Decimal("0.25"))
+    assert (found.answer, found.cost_usd) == ("code", Decimal("0.25"))
     assert fresh(sessions, job).cost_usd == Decimal("0.25")
     assert event_types(sessions, job.id)[-1] == "llm.finished"
 

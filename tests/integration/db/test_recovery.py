@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from db import candidates, jobs, ledger, recovery
 from db.ledger import Claim
+from db.models import Job
 from db.recovery import Reaped
 from db.vocabulary import StopReason, WorkKind, WorkState
 from tests.support.ledger import (
@@ -163,7 +164,7 @@ def test_many_reapers_take_each_lease_once(sessions: Sessions) -> None:
         assert sum(pool.map(reaper, range(4))) == 20
 
 
-def _claims(sessions: Sessions, job: jobs.Job) -> list[Claim]:
+def _claims(sessions: Sessions, job: Job) -> list[Claim]:
     return [claim_kind(sessions, WorkKind.PROPOSE, candidate_id) for candidate_id in make_candidates(sessions, job, 4)]
 
 
