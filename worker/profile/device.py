@@ -36,8 +36,9 @@ def describe_device(hardware: str) -> dict[str, Any]:
     `copy_gbps` counts bytes read and written, 10^9 a second; `matmul_tflops` is by data type, fp32 without TF32.
     Imports torch and, for a GPU, makes a CUDA context. Raises HardwareMissing.
     """
+    place = None if hardware == "cpu" else _find(hardware)
     level = sandbox.best_level()  # forks: before torch has threads
-    facts = _describe_cpu() if hardware == "cpu" else _describe_gpu(hardware)
+    facts = _describe_cpu() if place is None else _describe_gpu(*place)
     return {"hardware": hardware, **facts, "toolchain": _toolchain(), "sandbox": level}
 
 
@@ -64,8 +65,7 @@ def _describe_cpu() -> dict[str, Any]:
     }
 
 
-def _describe_gpu(hardware: str) -> dict[str, Any]:
-    gpu, index = _find(hardware)
+def _describe_gpu(gpu: Gpu, index: int) -> dict[str, Any]:
     import torch
 
     properties = torch.cuda.get_device_properties(index)
