@@ -1,0 +1,45 @@
+"""The same words in the database, in the search and in the judge, which may not import one another."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import pytest
+
+import search.types
+import worker.judge.verdict
+from db import vocabulary
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (vocabulary.Verdict, worker.judge.verdict.Verdict),
+        (vocabulary.Verdict, search.types.Verdict),
+        (vocabulary.CandidateState, search.types.State),
+        (vocabulary.StopReason, search.types.StopReason),
+        (vocabulary.Operator, search.types.Operator),
+        (vocabulary.Proposer, search.types.ProposerKind),
+        (vocabulary.Failure, search.types.Failure),
+    ],
+)
+def test_twins_agree(ours: type[StrEnum], theirs: type[StrEnum]) -> None:
+    assert {word.value for word in ours} == {word.value for word in theirs}
+
+
+@pytest.mark.parametrize(
+    ("hardware", "queue"), [("cpu", "cpu"), ("nvidia-h100", "gpu.nvidia-h100"), ("nvidia-h200", "gpu.nvidia-h200")]
+)
+def test_a_queue_names_its_hardware(hardware: str, queue: str) -> None:
+    assert vocabulary.target_queue(hardware) == queue
+    assert vocabulary.queue_hardware(queue) == hardware
+
+
+@pytest.mark.parametrize("queue", ["control", "llm"])
+def test_some_queues_need_no_hardware(queue: str) -> None:
+    assert vocabulary.queue_hardware(queue) is None
+
+
+def test_three_states_are_final() -> None:
+    final = {state.value for state in vocabulary.JobState if state.terminal}
+    assert final == {"succeeded", "failed", "cancelled"}
