@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from worker.judge.report import Evaluation, EvaluationRequest
+from worker.judge.sessions import STEADY_ALLOCATOR
 from worker.judge.verdict import ReferenceFailed, Verdict
 
 _PROJECT_ROOT = Path(__file__).resolve().parents[2]
@@ -93,7 +94,7 @@ class Judge:
     def _start(self) -> subprocess.Popen[str]:
         environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
         paths = [str(_PROJECT_ROOT), *filter(None, [environment.get("PYTHONPATH")])]
-        environment |= {"PYTHONPATH": os.pathsep.join(paths), "HOME": str(self._options.home)}
+        environment |= STEADY_ALLOCATOR | {"PYTHONPATH": os.pathsep.join(paths), "HOME": str(self._options.home)}
         arguments = [str(self._options.home), self._options.hardware, self._options.minimum_sandbox]
         return subprocess.Popen(
             [sys.executable, "-m", "worker.judge", *arguments],

@@ -23,7 +23,8 @@ log = structlog.get_logger()
 
 SLOTS = 3
 _CASES, _CASES_LARGE = 4, 2
-_LARGE_BYTES = 64 << 20
+_LARGE_BYTES = {"cpu": 8 << 20, "cuda:0": 256 << 20}
+"""Inputs above this get two cases: the fp64 truth of one 32 MiB workload costs 0.5 s on two cores."""
 _COMPILE_LIMIT_S = 300.0
 _REFERENCE_LIMIT_S = 120.0
 
@@ -65,7 +66,7 @@ class Exhibits:
 
     def _prepare(self, instance: Instance, seed: int) -> Exhibit:
         size = sum(getattr(value, "nbytes", 0) for value in instance.like)
-        count = _CASES if size < _LARGE_BYTES else _CASES_LARGE
+        count = _CASES if size <= _LARGE_BYTES[self.device] else _CASES_LARGE
         return Exhibit(instance, prepare_cases(self.problem, instance, self.device, seed, count))
 
     def baselines(self, spawn: Callable[[], Runner]) -> Baselines:
