@@ -113,11 +113,11 @@ def _groups(plan: _Plan) -> list[list[Service]]:
 def _summary(plan: _Plan, groups: Sequence[Sequence[Service]]) -> str:
     lines = [f"Kernelwright runs at {url_of(plan.listener)} (docs at /docs). Ctrl-C stops everything."]
     if plan.postgres is None:
-        lines.append(f"  postgres      yours, {DATABASE_VARIABLE}")
+        lines.append(f"  postgres        yours, {DATABASE_VARIABLE}")
     if plan.valkey is None:
-        lines.append(f"  redis         yours, {REDIS_VARIABLE}")
-    lines += [f"  {service.name:<13} pid {service.pid}" for group in groups for service in group if service.pid]
+        lines.append(f"  redis           yours, {REDIS_VARIABLE}")
+    lines += [f"  {service.name:<15} pid {service.pid}" for group in groups for service in group if service.pid]
     if "gpu" in plan.queues:
-        lines.append(f"  GPUs          {', '.join(gpu.name for gpu in plan.gpus) or 'none found'}")
-    lines.append(f"  logs          {log_folder(plan.home)}")
+        lines.append(f"  GPUs            {', '.join(gpu.name for gpu in plan.gpus) or 'none found'}")
+    lines.append(f"  logs            {log_folder(plan.home)}")
     return "\n".join(lines)
