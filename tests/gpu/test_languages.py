@@ -127,7 +127,7 @@ def test_arguments_on_the_cpu_are_refused(module: Any) -> None:
 def test_launches_follow_torchs_current_stream(module: Any) -> None:
     out = torch.zeros(4, device="cuda")
     torch.cuda.synchronize()
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(stream):
         module.spin[1, 1](4_000_000_000)  # some 2 s, during which the default stream runs on
         module.from_a_macro[1, 32](out, 4, 1.0)

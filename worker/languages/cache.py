@@ -18,7 +18,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -165,34 +164,37 @@ class BuildCache:
     def _ask(self, request: Request, artefact_fd: int) -> Answer:
         """Run the build process, one sandbox level weaker whenever a level cannot be entered here."""
         while True:
-            code, output, errors = self._run(request, artefact_fd)
+            level = self.level
+            code, output, errors = self._run(replace(request, level=level, artefact_fd=artefact_fd))
             if code == 0:
                 return Answer.from_json(output)
             if code == sandbox.EXIT_SETUP and len(self._levels) > 1:
-                self._levels.pop(0)
+                if self.level == level:  # else another thread found out at the same time
+                    self._levels.pop(0)
             elif code in (sandbox.EXIT_SETUP, 1):
                 raise BuildProcessFailed(errors[-2000:])
             else:
                 return Answer("killed", f"the compiler ran out of time ({self.timeout_s:g} s) or memory")
 
-    def _run(self, request: Request, artefact_fd: int) -> tuple[int, str, str]:
+    def _run(self, request: Request) -> tuple[int, str, str]:
         with tempfile.TemporaryDirectory(prefix="kernelwright-build-", ignore_cleanup_errors=True) as scratch:
             if os.geteuid() == 0:
                 os.chown(scratch, sandbox.NOBODY, sandbox.NOBODY)
-            filled = replace(request, level=self.level, scratch=scratch, artefact_fd=artefact_fd)
             process = subprocess.Popen(
                 [sys.executable, "-I", "-c", _BOOT, json.dumps(_import_path())],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
-                env=_environment(), cwd="/", pass_fds=(artefact_fd,), start_new_session=True,
+                env=_environment(), cwd="/", pass_fds=(request.artefact_fd,), start_new_session=True,
             )  # fmt: skip
             try:
-                output, errors = process.communicate(filled.to_json(), timeout=self.timeout_s)
-            except subprocess.TimeoutExpired:
-                return -signal.SIGKILL, "", ""
-            finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)  # compilers that it started, too
+                output, errors = process.communicate(
+                    replace(request, scratch=scratch).to_json(), timeout=self.timeout_s
+                )
+            except BaseException as stopped:
+                os.killpg(process.pid, signal.SIGKILL)  # and the compilers that it started
                 process.communicate()
+                if isinstance(stopped, subprocess.TimeoutExpired):
+                    return -signal.SIGKILL, "", ""
+                raise
             return process.returncode, output, errors
 
 
@@ -221,8 +223,3 @@ def tidy_log(log: str) -> str:
     if len(text) > MAX_LOG_CHARS:
         text = text[:MAX_LOG_CHARS] + f"\n… {len(text) - MAX_LOG_CHARS} more characters"
     return text
-
-
-def clear(root: Path) -> None:
-    """Delete a cache. Builds under way in other processes may fail once."""
-    shutil.rmtree(root, ignore_errors=True)
