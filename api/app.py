@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
+import structlog
 from fastapi import FastAPI
 
 from api import candidates, events, handlers, health, jobs, openapi, problems, workers
@@ -24,6 +25,8 @@ from api.store import Store
 from db.logging import configure_logging
 from db.session import make_async_engine, make_async_sessions
 from db.settings import Settings, get_settings
+
+log = structlog.get_logger("api")
 
 DESCRIPTION = """Give it a PyTorch operation, hardware, a kernel language and a budget; it gives back the fastest kernel
 that survived the judge, with the evidence.
@@ -81,6 +84,7 @@ async def _services(settings: Settings, ring: Ring) -> AsyncIterator[Services]:
     store = Store(make_async_sessions(engine), doorbell)
     feed = Feed(engine, store)
     running = asyncio.create_task(feed.run(), name="feed")
+    running.add_done_callback(_feed_ended)
     try:
         yield Services(settings, store, feed, doorbell)
     finally:
@@ -90,6 +94,12 @@ async def _services(settings: Settings, ring: Ring) -> AsyncIterator[Services]:
             await running
         doorbell.close()
         await engine.dispose()
+
+
+def _feed_ended(feed: asyncio.Task[None]) -> None:
+    # Waiters still look for themselves when their time is over, but somebody must know.
+    if not feed.cancelled() and (error := feed.exception()) is not None:
+        log.error("feed.ended", why=repr(error))
 
 
 def _celery_ring() -> Ring:

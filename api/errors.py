@@ -91,7 +91,7 @@ class ApiError(Exception):
 
 
 class BrokenJson(ApiError):
-    """The body is not JSON."""
+    """The body is not JSON in UTF-8, or it nests too deeply, or holds a number of thousands of digits."""
 
     status = 400
     title = "Broken JSON"
@@ -222,8 +222,8 @@ def from_status(status: int, detail: str | None, headers: Mapping[str, str] | No
     """The error for a bare HTTP status, as the framework raises it for an unknown path or a wrong method."""
     for kind in (NotFound, WrongMethod, BodyTooLarge, NotJson, Invalid, BrokenJson):
         if kind.status == status:
-            # The framework's own texts ("Not Found") say less than our docstrings.
-            return kind(None if kind in (NotFound, WrongMethod) else detail, headers=headers)
+            # The framework's own texts ("Not Found", "error parsing the body") say less than our docstrings.
+            return kind(None if kind in (NotFound, WrongMethod, BrokenJson) else detail, headers=headers)
     error = ApiError(detail, headers=headers)
     error.status = status
     return error

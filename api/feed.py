@@ -52,6 +52,11 @@ class Feed:
         """True once the process is going down: waiters answer with what they have."""
         return self._stopped
 
+    @property
+    def watched(self) -> frozenset[str]:
+        """The jobs that somebody waits for now."""
+        return frozenset(self._watchers)
+
     @contextmanager
     def watch(self, job_id: str) -> Iterator[Watch]:
         """Count this job among the watched ones for as long as the block lasts."""
@@ -104,7 +109,7 @@ class Feed:
             await connection.execute(f"LISTEN {CHANNEL}".encode())
             self.listening = True
             log.info("feed.listening", channel=CHANNEL)
-            await self._tick(*self._watchers)  # what happened while nobody listened
+            await self._tick(*self.watched)  # what happened while nobody listened
             async for notice in connection.notifies():
                 await self._tick(notice.payload)
 
@@ -126,7 +131,7 @@ class Feed:
 
     async def _sweep(self) -> None:
         try:
-            newest = await self._store.read(_versions, list(self._watchers))
+            newest = await self._store.read(_versions, list(self.watched))
         except SQLAlchemyError as error:
             log.warning("feed.poll_failed", why=str(error).partition("\n")[0])
             return

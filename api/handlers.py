@@ -31,6 +31,7 @@ def install(app: FastAPI) -> None:
     for kind in (OperationalError, InterfaceError, PoolTimeout):
         app.add_exception_handler(kind, _database_error)
     app.add_exception_handler(DataError, _unstorable)
+    app.add_exception_handler(UnicodeEncodeError, _unstorable)
 
 
 def answer(request: Request, error: ApiError) -> Response:
@@ -59,6 +60,8 @@ def _detail(error: Any) -> str:
         return "unknown field"
     if error["type"] == "missing":
         return "is missing"
+    if error["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        return "must be a JSON object"
     message = str(error["msg"])
     return message[:1].lower() + message[1:]
 
@@ -100,9 +103,8 @@ def _allowed(request: Request) -> dict[str, str]:
 
 
 async def _unstorable(request: Request, error: Exception) -> Response:
-    # Such as a NUL character in a path: the schemas refuse it in bodies, with a pointer.
-    assert isinstance(error, DataError)
-    log.warning("request.unstorable", why=str(error.orig), path=request.url.path)
+    # Such as a NUL in a path or a lone surrogate in a forged cursor: in bodies the schemas refuse them, with a pointer.
+    log.warning("request.unstorable", why=str(error).partition("\n")[0], path=request.url.path)
     return answer(request, Invalid("a value in this request cannot be stored or looked up: no NUL, no other type"))
 
 

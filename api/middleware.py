@@ -86,7 +86,10 @@ class _Exchange:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            MutableHeaders(scope=message)["X-Request-Id"] = self._request_id
+            headers = MutableHeaders(scope=message)
+            headers["X-Request-Id"] = self._request_id
+            # Sources and logs are other people's text; no browser shall take them for a page.
+            headers["X-Content-Type-Options"] = "nosniff"
         await self._send(message)
 
     async def answer(self, error: ApiError) -> None:

@@ -56,5 +56,5 @@ async def _job_when(store: Store, feed: Feed, job_id: str, enough: Callable[[Job
             job = await store.read(load_job, job_id)
             if enough(job) or job.state.terminal or watch.over or now() >= deadline:
                 return job
-            if not await watch.beyond(mark, deadline - now()):
-                return job
+            # Whether it was woken or the time is over, it reads again: an answer is never older than its end.
+            await watch.beyond(mark, deadline - now())

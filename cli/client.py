@@ -5,7 +5,7 @@
         job = client.job(job["id"], wait_s=30, since_version=job["version"])
         source = client.best_source(job["id"])
 
-The calls return the API's own JSON, typed by the `TypedDict`s below, so `--json` can print what it got.
+The calls return the API's own JSON, typed by the dictionaries of `cli.resources`.
 
     ClientError
     ├── Unreachable      no answer: nobody listens there, or the answer never came
@@ -15,12 +15,71 @@ The calls return the API's own JSON, typed by the `TypedDict`s below, so `--json
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any, Literal, NotRequired, Self, TypedDict, cast
+from typing import Any, Literal, Self, cast
 from urllib.parse import quote
 
 import httpx2
+
+from cli.resources import (
+    BestSummary,
+    Budget,
+    BudgetBody,
+    Cancelled,
+    Candidate,
+    CandidateDetail,
+    CandidatePage,
+    Cost,
+    DryRun,
+    Event,
+    EventPage,
+    FieldError,
+    Job,
+    JobBody,
+    JobPage,
+    OwnProblem,
+    Problem,
+    ProblemRef,
+    Progress,
+    Queue,
+    Stop,
+    StopBody,
+    Target,
+    Worker,
+)
+
+__all__ = [
+    "ApiError",
+    "BestSummary",
+    "Budget",
+    "BudgetBody",
+    "Cancelled",
+    "Candidate",
+    "CandidateDetail",
+    "CandidatePage",
+    "Client",
+    "ClientError",
+    "Cost",
+    "DryRun",
+    "Event",
+    "EventPage",
+    "FieldError",
+    "Job",
+    "JobBody",
+    "JobPage",
+    "OwnProblem",
+    "Problem",
+    "ProblemRef",
+    "Progress",
+    "Queue",
+    "Stop",
+    "StopBody",
+    "TERMINAL_STATES",
+    "Target",
+    "Unreachable",
+    "Worker",
+]
 
 TERMINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
 
@@ -28,218 +87,6 @@ TERMINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
 _TIMEOUT_S = 15.0
 # The server sends a keepalive comment every 15 s, so a minute of silence on a stream means that it is gone.
 _STREAM_SILENCE_S = 60.0
-
-
-class ProblemRef(TypedDict):
-    name: str
-    hash: str
-
-
-class Target(TypedDict):
-    hardware: str
-    language: str
-
-
-class BudgetBody(TypedDict, total=False):
-    candidates: int
-    usd: str
-    wall_s: float
-    gpu_s: float
-
-
-class StopBody(TypedDict, total=False):
-    target_speedup: float
-    stagnation: int
-
-
-class OwnProblem(TypedDict):
-    name: str
-    source: str
-
-
-class JobBody(TypedDict):
-    """The body of POST /v1/jobs. Money is a decimal string in US dollars."""
-
-    problem: str | OwnProblem
-    target: Target
-    budget: NotRequired[BudgetBody]
-    stop: NotRequired[StopBody]
-    models: NotRequired[Sequence[str]]
-    labels: NotRequired[Mapping[str, str]]
-    priority: NotRequired[int]
-    seed: NotRequired[int]
-
-
-class Budget(TypedDict):
-    candidates: int
-    usd: str | None
-    wall_s: float | None
-    gpu_s: float | None
-
-
-class Stop(TypedDict):
-    target_speedup: float | None
-    stagnation: int | None
-
-
-class Progress(TypedDict):
-    """Counts by candidate state and by verdict; every state and verdict is a key, zero or not."""
-
-    candidates: dict[str, int]
-    verdicts: dict[str, int]
-
-
-class Queue(TypedDict):
-    """`position` is 1 for the job that is next to start, null once the job has started."""
-
-    position: int | None
-
-
-class BestSummary(TypedDict):
-    candidate_id: str
-    speedup: float | None
-    latency_us: float | None
-    ci95: list[float] | None
-    baseline: str | None
-
-
-class Cost(TypedDict):
-    llm_usd: str
-    llm_calls: int
-    tokens_in: int
-    tokens_out: int
-    gpu_s: float
-
-
-class Job(TypedDict):
-    id: str
-    problem: ProblemRef
-    target: Target
-    budget: Budget
-    stop: Stop
-    models: list[str]
-    labels: dict[str, str]
-    priority: int
-    seed: int
-    parent_id: str | None
-    state: str
-    stop_reason: str | None
-    error: str | None
-    progress: Progress
-    queue: Queue
-    best: BestSummary | None
-    cost: Cost
-    created_at: str
-    started_at: str | None
-    finished_at: str | None
-    version: int
-    links: dict[str, str]
-
-
-class DryRun(TypedDict):
-    """What a submission would do: the spec with its defaults, and the problem as the server reads it."""
-
-    valid: bool
-    job: dict[str, Any]
-    problem: Problem
-    warnings: list[str]
-
-
-class Cancelled(TypedDict):
-    changed: bool
-    job: Job
-
-
-class Candidate(TypedDict):
-    id: str
-    job_id: str
-    ordinal: int
-    operator: str
-    proposer: str
-    model: str | None
-    parents: list[str]
-    plan: str | None
-    params: dict[str, Any] | None
-    state: str
-    failure: str | None
-    failure_detail: str | None
-    duplicate_of: str | None
-    cost_usd: str
-    created_at: str
-    verdict: str | None
-    reason: str | None
-    timed: bool | None
-    latency_us: float | None
-    speedup: float | None
-    ci95: list[float] | None
-    baseline: str | None
-    evaluated_at: str | None
-    links: dict[str, str]
-
-
-class CandidateDetail(Candidate):
-    """A candidate with its source and the judge's whole report (checks, workloads, environment, profile)."""
-
-    source: str | None
-    report: dict[str, Any] | None
-
-
-class Event(TypedDict):
-    seq: int
-    job_id: str
-    type: str
-    at: str
-    data: dict[str, Any]
-
-
-class Problem(TypedDict):
-    name: str
-    hash: str
-    summary: str
-    op_family: str
-    workloads: list[dict[str, Any]]
-    backward: bool
-    source: NotRequired[str]
-
-
-class Worker(TypedDict):
-    id: str
-    hostname: str
-    pid: int
-    queues: list[str]
-    hardware: str | None
-    device: dict[str, Any]
-    state: str
-    current_work: str | None
-    started_at: str
-    heartbeat_at: str
-
-
-class JobPage(TypedDict):
-    data: list[Job]
-    next_cursor: str | None
-    has_more: bool
-
-
-class CandidatePage(TypedDict):
-    data: list[Candidate]
-    next_cursor: str | None
-    has_more: bool
-
-
-class EventPage(TypedDict):
-    """`next_after` is the `after` of the next page, also when this page is empty."""
-
-    data: list[Event]
-    next_after: int
-    has_more: bool
-
-
-class FieldError(TypedDict):
-    """One field at fault; `pointer` is a JSON pointer into the body, such as `#/budget/usd`."""
-
-    pointer: str
-    detail: str
 
 
 class ClientError(Exception):

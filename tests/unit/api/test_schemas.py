@@ -73,7 +73,8 @@ def test_a_bad_field_is_named(change: dict[str, Any], pointer: str, text: str) -
 
 
 def test_a_body_that_is_no_object_is_named_too() -> None:
-    assert list(refusals([1])) == ["#"]
+    assert refusals([1]) == {"#": "must be a JSON object"}
+    assert refusals(MINIMAL | {"budget": []}) == {"#/budget": "must be a JSON object"}
 
 
 @pytest.mark.parametrize(
