@@ -1,0 +1,76 @@
+"""The row in `workers`: written, kept alive, written again, taken out."""
+
+from __future__ import annotations
+
+import time
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session, sessionmaker
+
+from db import workers
+from db.models import Worker
+from db.settings import Settings
+from db.workers import WorkerFacts
+from worker import registry, runtime
+from worker.registry import Membership
+
+Sessions = sessionmaker[Session]
+
+
+def rows(sessions: Sessions) -> list[Worker]:
+    with sessions.begin() as session:
+        return list(workers.list_workers(session, include_gone=True))
+
+
+def wait_for(condition: object, seconds: float = 20) -> bool:
+    assert callable(condition)
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_a_membership_beats_and_comes_back_after_its_row_was_lost(sessions: Sessions) -> None:
+    membership = Membership(sessions, WorkerFacts("worker_1", "box", 1, ("cpu",), "cpu", {"cores": 2}), beat_s=0.05)
+    membership.join()
+    (first,) = rows(sessions)
+    assert wait_for(lambda: rows(sessions)[0].heartbeat_at > first.heartbeat_at)
+    with sessions.begin() as session:
+        session.execute(text("DELETE FROM workers"))
+    assert wait_for(lambda: bool(rows(sessions)))
+    membership.leave()
+    (row,) = rows(sessions)
+    assert (row.id, row.state, row.device) == ("worker_1", "gone", {"cores": 2})
+
+
+def test_joining_describes_the_device_and_names_the_runtime(configured: Settings, sessions: Sessions) -> None:
+    registry.join(("cpu", "llm"))
+    (row,) = rows(sessions)
+    assert (row.hardware, row.queues, row.state) == ("cpu", ["cpu", "llm"], "active")
+    assert row.device["hardware"] == "cpu" and row.device["cores"] >= 1
+    here = runtime.current()
+    assert (here.owner, here.queues) == (row.id, ("cpu", "llm"))
+    assert runtime.current() is here
+    runtime.close()
+    registry.leave()
+    registry.leave()
+    assert rows(sessions)[0].state == "gone"
+
+
+def test_a_worker_without_hardware_describes_nothing(configured: Settings, sessions: Sessions) -> None:
+    registry.join(("control",))
+    (row,) = rows(sessions)
+    assert (row.hardware, row.device) == (None, {})
+    registry.leave()
+
+
+def test_a_device_that_is_not_there_is_said_to_be_unknown() -> None:
+    facts = registry.describe("nvidia-h9000")
+    assert list(facts) == ["error"]
+    assert "no nvidia-h9000 here" in facts["error"]
+
+
+def test_a_device_that_takes_too_long_is_said_to_be_unknown() -> None:
+    assert "timed out" in registry.describe("cpu", timeout_s=0.01)["error"]
