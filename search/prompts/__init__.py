@@ -88,7 +88,7 @@ def _values(request: ProposalRequest) -> dict[str, Any]:
         "reference": fenced(request.problem_source, MAX_REFERENCE, "python"),
         "candidates": [_candidate(parent, request.operator in RICH) for parent in request.parents],
         "trials": _trials(request),
-        "angle": angle(request.target.language, request.seed + request.ordinal),
+        "angle": angle(request.target.language, request.ordinal),
         "edits": request.operator in EDITING and bool(request.parents) and not request.whole_file,
     }
 

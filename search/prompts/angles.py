@@ -1,6 +1,6 @@
 """Where to look first: one direction for each seed and rewrite, so that the same question gets different answers.
 
-Diverse plans, not diverse temperatures, make an ensemble explore. The list is walked round by the candidate's ordinal.
+Diverse plans, not diverse temperatures, make an ensemble explore.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ GPU = (
 )
 
 
-def angle(language: str, index: int) -> str:
-    """The direction for the candidate with that index."""
+def angle(language: str, ordinal: int) -> str:
+    """The direction for the candidate with that ordinal."""
     angles = CPU if language == "cpp" else GPU
-    return angles[index % len(angles)]
+    # One further each time round: rewrites come every few candidates and would otherwise meet the same few directions.
+    return angles[(ordinal + ordinal // len(angles)) % len(angles)]

@@ -25,7 +25,7 @@ from search.types import (
     StopRules,
     Verdict,
 )
-from tests.unit.search.worlds import World, job_view
+from tests.unit.search.worlds import MAX_MOVES, World, job_view
 
 worlds = st.builds(
     lambda seed, candidates, slots, models, builtin, stop, rates: World(
@@ -56,7 +56,7 @@ worlds = st.builds(
 @settings(max_examples=150, deadline=None)
 @given(worlds)
 def test_every_job_ends_within_its_budget_and_its_slots(world: World) -> None:
-    for _ in range(5_000):
+    for _ in range(MAX_MOVES):
         decision = world.step()
         in_flight = sum(node.state in IN_FLIGHT for node in world.tree)
         assert in_flight <= world.job.slots

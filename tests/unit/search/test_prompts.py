@@ -95,6 +95,7 @@ def test_lean_prompts_explore_and_rich_ones_repair_and_refine() -> None:
 def test_seeds_are_sent_in_different_directions() -> None:
     assert len({text_of(request("seed", ordinal=ordinal)) for ordinal in range(5)}) == 5
     assert angle("cpp", 0) != angle("triton", 0)
+    assert len({angle("cuda", ordinal) for ordinal in range(0, 80, 8)}) > 3
 
 
 def test_a_whole_file_can_be_asked_for() -> None:

@@ -26,6 +26,9 @@ from search.types import (
     Verdict,
 )
 
+MAX_MOVES = 600
+"""Twice what the largest world of the property tests can need: 25 candidates and 75 free rejections, 3 moves each."""
+
 FAILED_VERDICTS = [verdict for verdict in Verdict if verdict != Verdict.OK]
 
 
@@ -78,7 +81,7 @@ class World:
         self.nodes[node.id] = moved
         self.job = replace(self.job, elapsed_s=self.job.elapsed_s + 1.0)
 
-    def run(self, limit: int = 5_000) -> str:
+    def run(self, limit: int = MAX_MOVES) -> str:
         """Play to the end; the stop reason. A job that has not ended after `limit` moves never will."""
         for _ in range(limit):
             decision = self.step()
