@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from db.settings import Settings
+
 ROOT = Path(__file__).resolve().parents[3]
 DOCKERFILES = (ROOT / "Dockerfile.api", ROOT / "Dockerfile.gpu-worker")
 COMPOSE_FILE = ROOT / "docker-compose.yml"
 ENV_EXAMPLE = ROOT / "deploy" / "compose.env.example"
+
+# The command line's own variable beside what every process reads.
+KNOWN_SETTINGS = {f"KERNELWRIGHT_{field.upper()}" for field in Settings.model_fields} | {"KERNELWRIGHT_QUEUES"}
+
+
+def settings_among(variables: Iterable[str]) -> set[str]:
+    """Those of the variables that are for us."""
+    return {name for name in variables if name.startswith("KERNELWRIGHT_")}
 
 
 def compose() -> dict[str, Any]:

@@ -12,8 +12,15 @@ import pytest
 
 from cli.deployment import parse_queues
 from cli.main import COMMANDS
-from db.settings import Settings
-from tests.unit.containers.files import COMPOSE_FILE, DOCKERFILES, ENV_EXAMPLE, ROOT, compose
+from tests.unit.containers.files import (
+    COMPOSE_FILE,
+    DOCKERFILES,
+    ENV_EXAMPLE,
+    KNOWN_SETTINGS,
+    ROOT,
+    compose,
+    settings_among,
+)
 
 SERVICES: dict[str, dict[str, Any]] = compose()["services"]
 OURS = {name: service for name, service in SERVICES.items() if "build" in service}
@@ -128,9 +135,8 @@ def test_every_variable_is_explained_in_the_example() -> None:
 
 
 def test_our_settings_exist() -> None:
-    known = {f"KERNELWRIGHT_{field.upper()}" for field in Settings.model_fields} | {"KERNELWRIGHT_QUEUES"}
     for service in OURS.values():
-        assert set(service["environment"]) <= known
+        assert settings_among(service["environment"]) <= KNOWN_SETTINGS
 
 
 def test_nothing_is_published_beyond_this_machine() -> None:

@@ -14,11 +14,13 @@ import pytest
 from cli.main import COMMANDS
 from tests.unit.containers.files import (
     DOCKERFILES,
+    KNOWN_SETTINGS,
     ROOT,
     arguments_of,
     copied_from_here,
     environment_of,
     instructions,
+    settings_among,
 )
 
 API, GPU_WORKER = DOCKERFILES
@@ -124,6 +126,11 @@ def test_the_api_checks_the_port_that_it_serves() -> None:
 
 def test_a_gpu_node_serves_its_gpus_and_the_models_unless_told_otherwise() -> None:
     assert environment_of(GPU_WORKER)["KERNELWRIGHT_QUEUES"] == "gpu,llm"
+
+
+@each_dockerfile
+def test_settings_exist(dockerfile: Path) -> None:
+    assert settings_among(environment_of(dockerfile)) <= KNOWN_SETTINGS
 
 
 def test_the_api_image_has_neither_torch_nor_models_nor_a_private_database() -> None:
