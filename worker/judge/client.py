@@ -9,6 +9,7 @@ process with another's. A judge that dies answers `infra_error` and is started a
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -67,6 +68,7 @@ class Judge:
         answer = _exchange(process, request)
         if answer is None:
             self.abort()
+            _close_pipes(process)  # only now: closing under a reader in another thread is not safe
             reason = "the evaluation was aborted" if self._aborted else "the judge process died"
             return _infra_error(request, reason)
         if "problem_error" in answer:
@@ -113,8 +115,15 @@ class Judge:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+        _close_pipes(process)
+
+
+def _close_pipes(process: subprocess.Popen[str]) -> None:
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(BrokenPipeError):  # a last unsent request
+                pipe.close()
 
 
 def _exchange(process: subprocess.Popen[str], request: EvaluationRequest) -> dict[str, Any] | None:

@@ -12,7 +12,9 @@ import statistics
 from collections.abc import Sequence
 
 RESAMPLES = 1000
-_BLOCK = 5
+_BLOCK = 1.0
+"""Mean extra length of a block. With 31 pairs, blocks of 6 covered the truth in 86 % of simulated runs instead of 95 %,
+blocks of about 2 in 94 % (and 91 % where neighbours correlate at 0.3)."""
 
 
 def geomean(numbers: Sequence[float]) -> float:

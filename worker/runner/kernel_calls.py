@@ -72,8 +72,8 @@ def landlock_abi() -> int:
     return max(0, int(version))
 
 
-def landlock(readable: list[str], writable: list[str]) -> None:
-    """Restrict this process to reading `readable` and writing below `writable`; no TCP where the kernel knows it."""
+def landlock_ruleset(readable: list[str], writable: list[str]) -> int:
+    """Rules that allow reading `readable` and writing below `writable`, and no TCP where the kernel knows it."""
     abi = landlock_abi()
     if abi < 1:
         raise OSError(0, "landlock: this kernel has none")
@@ -84,6 +84,11 @@ def landlock(readable: list[str], writable: list[str]) -> None:
     for paths, rights in ((readable, _LANDLOCK_READ_EXECUTE), (writable, handled)):
         for path in paths:
             _add_path(ruleset, path, rights, file_rights)
+    return ruleset
+
+
+def landlock_restrict(ruleset: int) -> None:
+    """Restrict this process to a ruleset, for good. Needs PR_SET_NO_NEW_PRIVS."""
     _checked(_libc.syscall(446, ruleset, 0), "landlock_restrict_self")
     os.close(ruleset)
 

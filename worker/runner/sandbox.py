@@ -197,6 +197,10 @@ def private_scratch() -> str:
 def confine(confinement: Confinement, scratch: str) -> None:
     """Last step, in the process that will run the candidate: limits, user, Landlock, seccomp. There is no way back."""
     _set_limits(confinement.limits)
+    ruleset = None
+    if confinement.level == "landlock":  # opened before the change of user, which may lock us out of a parent folder
+        readable = [*_SYSTEM_FOLDERS, *_SYSTEM_FILES, *confinement.readable, "/proc"]
+        ruleset = sys_calls.landlock_ruleset(readable, [scratch, "/dev", *confinement.writable])
     if os.geteuid() == 0:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
@@ -205,9 +209,8 @@ def confine(confinement: Confinement, scratch: str) -> None:
     with contextlib.suppress(OSError):
         sys_calls.drop_capabilities()
     sys_calls.prctl(sys_calls.PR_SET_NO_NEW_PRIVS, 1)
-    if confinement.level == "landlock":
-        readable = [*_SYSTEM_FOLDERS, *_SYSTEM_FILES, *confinement.readable, "/proc"]
-        sys_calls.landlock(readable, [scratch, "/dev", *confinement.writable])
+    if ruleset is not None:
+        sys_calls.landlock_restrict(ruleset)
     if confinement.level != "process":
         sys_calls.seccomp()
 
@@ -241,9 +244,11 @@ def _works(level: str) -> bool:
     child = os.fork()
     if child == 0:
         code = 1
-        with contextlib.suppress(OSError):
-            code = _probe(level)
-        os._exit(code)
+        try:
+            with contextlib.suppress(OSError):
+                code = _probe(level)
+        finally:  # whatever happens, this child must not go on as a second parent
+            os._exit(code)
     _pid, status = os.waitpid(child, 0)
     return status == 0
 
@@ -256,11 +261,13 @@ def _probe(level: str) -> int:
         if inner:
             return os.waitstatus_to_exitcode(os.waitpid(inner, 0)[1])
         code = 1
-        with contextlib.suppress(OSError):
-            build_root(confinement)
-            confine(confinement, "/tmp")
-            code = _escape_attempts()
-        os._exit(code)
+        try:
+            with contextlib.suppress(OSError):
+                build_root(confinement)
+                confine(confinement, "/tmp")
+                code = _escape_attempts()
+        finally:
+            os._exit(code)
     scratch = tempfile.gettempdir()
     confine(confinement, scratch)
     return _escape_attempts()

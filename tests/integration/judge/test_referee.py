@@ -1,0 +1,254 @@
+"""Real candidates in real sandboxes: every way to fail is a verdict, and the next candidate is untouched.
+
+One judge serves the whole module, as a worker's does: each verdict also tests what the one before left behind.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from worker.judge.client import Judge, JudgeOptions
+from worker.judge.report import EvaluationRequest
+from worker.judge.verdict import ReferenceFailed
+
+PROBLEM = """
+import torch
+from torch import nn
+
+SPEC = {"workloads": [{"name": "only", "params": {"rows": 256, "cols": 384}}]}
+
+class Model(nn.Module):
+    def __init__(self, cols):
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(cols))
+    def forward(self, x):
+        return torch.relu(x + self.bias)
+
+def get_inputs(rows=256, cols=384):
+    return [torch.rand(rows, cols)]
+
+def get_init_inputs(cols=384):
+    return [cols]
+"""
+
+CANDIDATE = """
+import os, subprocess, socket, sys, time
+import torch
+from torch import nn
+class ModelNew(nn.Module):
+    def __init__(self, cols):
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(cols))
+        self.calls = 0
+        self.cache = {{}}
+    def forward(self, x):
+        right = torch.relu(x + self.bias)
+        {body}
+"""
+
+CPP = '''
+import torch
+from torch import nn
+from kernelwright import load_cpp
+SOURCE = r"""
+#include <cstdint>
+extern "C" void relu(const float* x, const float* b, float* y, int64_t rows, int64_t cols) {
+  #pragma omp parallel for
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t c = 0; c < cols; c++) {
+      float v = x[r * cols + c] + b[c];
+      y[r * cols + c] = v > 0 ? v : 0;
+    }
+}
+"""
+lib = load_cpp(SOURCE)
+class ModelNew(nn.Module):
+    def __init__(self, cols):
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(cols))
+    def forward(self, x):
+        y = torch.empty_like(x)
+        lib.relu(x, self.bias, y, *x.shape)
+        return y
+'''
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
+    with Judge(JudgeOptions(home=tmp_path_factory.mktemp("home"), hardware="cpu")) as running:
+        yield running
+
+
+def judged(judge: Judge, source: str, language: str = "cpp") -> dict[str, Any]:
+    return judge.evaluate(EvaluationRequest("c", source, "relu", PROBLEM, "cpu", language))
+
+
+def body(code: str) -> str:
+    return CANDIDATE.format(body=code.replace("\n", "\n        "))
+
+
+def test_an_honest_kernel_is_ok_with_all_its_evidence(judge: Judge) -> None:
+    report = judged(judge, CPP)
+    assert report["verdict"] == "ok", report["reason"]
+    assert report["timed"]
+    assert set(report["baselines_us"]) == {"eager", "compile"}
+    assert report["baseline"] in report["baselines_us"]
+    assert report["speedup"] > 0
+    low, high = report["ci95"]
+    assert low <= high
+    (row,) = report["workloads"]
+    assert row["latency_us"] > 0
+    assert len(row["samples_us"]["candidate"]) == len(row["samples_us"]["eager"]) >= 3
+    assert all(check["passed"] for check in report["checks"])
+    assert report["environment"]["sandbox"] in {"namespaces", "landlock", "process"}
+    assert report["build_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "verdict", "reason"),
+    [
+        ("zeros", "return torch.zeros_like(x)", "incorrect", "relative error"),
+        ("parameter ignored", "return torch.relu(x)", "incorrect", "relative error"),
+        ("identity on positive inputs", "return x + self.bias", "incorrect", "relative error"),
+        ("bf16 inside", "return torch.relu((x.bfloat16() + self.bias.bfloat16()).float())", "incorrect", "over"),
+        ("one element wrong", "right[5, 7] += 3.0\nreturn right", "incorrect", ""),
+        ("nan", "right[0, 0] = float('nan')\nreturn right", "incorrect", "NaN"),
+        ("unwritten tail", "y = torch.empty_like(x)\ny[:-1] = right[:-1]\nreturn y", "incorrect", ""),
+        ("shape", "return right[:1]", "incorrect", "has shape"),
+        ("dtype", "return right.double()", "incorrect", "torch.float64"),
+        ("two outputs", "return right, right", "incorrect", "2 outputs"),
+        ("no tensor", "return 3", "incorrect", "not a torch.Tensor"),
+        (
+            "lazy subclass",
+            "return right.as_subclass(type('L', (torch.Tensor,), {}))",
+            "incorrect",
+            "not a torch.Tensor",
+        ),
+        ("changes its input", "x.zero_()\nreturn right", "incorrect", "changed its input 'x'"),
+        ("cache by pointer", "return self.cache.setdefault((x.data_ptr(), x.shape), right)", "incorrect", ""),
+        ("only right at first", "self.calls += 1\nreturn right if self.calls < 3 else right * 1.01", "incorrect", ""),
+        ("segfault", "import ctypes\nctypes.string_at(0)", "illegal_access", "signal 11"),
+        ("exit", "os._exit(0)", "launch_error", "exited with code 0"),
+        ("raises", "raise ValueError('on purpose')", "launch_error", "on purpose"),
+        ("syntax", "retur right", "build_error", "not Python"),
+        ("forged answer", "os.write(3, b'x' * 100)\nos._exit(0)", "suspicious", "broke the protocol"),
+    ],
+)
+def test_every_failure_is_a_verdict(judge: Judge, name: str, code: str, verdict: str, reason: str) -> None:
+    report = judged(judge, body(code))
+    assert (report["verdict"], reason in report["reason"]) == (verdict, True), report["reason"]
+    assert not report["timed"]
+    assert report["speedup"] is None
+
+
+def test_a_phase_counter_is_caught_while_it_is_timed(judge: Judge) -> None:
+    """Right for every checked call before timing, wrong afterwards: timed outputs are checked too."""
+    report = judged(judge, body("self.calls += 1\nreturn right if self.calls <= 8 else torch.empty_like(x)"))
+    assert report["verdict"] == "incorrect", report["reason"]
+    assert "timed" in report["reason"]
+
+
+def test_a_hang_is_a_timeout(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = judged(judge, body("while True: pass"))
+    assert report["verdict"] == "timeout"
+
+
+def test_a_fork_bomb_ends_with_its_runner(judge: Judge) -> None:
+    report = judged(judge, body("while True:\n    try: os.fork()\n    except OSError: break\nreturn right"))
+    assert report["verdict"] in {"ok", "launch_error", "timeout", "illegal_access"}
+    assert not _running("zygote-orphan")
+    assert judged(judge, body("return torch.zeros_like(x)"))["verdict"] == "incorrect"
+
+
+def test_memory_is_bounded(judge: Judge) -> None:
+    report = judged(judge, body("hoard = []\nwhile True: hoard.append(torch.empty(1 << 30))"))
+    assert report["verdict"] == "launch_error"
+    assert "memory" in report["reason"].lower()
+
+
+def test_a_gigabyte_of_output_is_dropped(judge: Judge) -> None:
+    flood = "if not self.calls:\n    for _ in range(1024): sys.stdout.write('x' * (1 << 20))\nself.calls += 1"
+    report = judged(judge, body(flood + "\nreturn torch.zeros_like(x)"))
+    assert report["verdict"] == "incorrect"
+    assert len(report["log"]) <= 64 << 10
+
+
+def test_nothing_survives_a_runner(judge: Judge) -> None:
+    """A grandchild in a session of its own dies with the runner (the sandbox's PID namespace, or its subreaper)."""
+    code = "subprocess.Popen(['sleep', '987'], start_new_session=True)\nreturn torch.zeros_like(x)"
+    assert judged(judge, body(code))["verdict"] == "incorrect"
+    assert not _running("sleep\x00987")
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "socket.create_connection(('127.0.0.1', 22), timeout=2)",
+        "socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', 9))",
+        "open('/etc/shadow').read()",
+        "open('/usr/lib/kernelwright-was-here', 'w')",
+        f"open({str(Path(__file__).resolve())!r}).read()",
+    ],
+)
+def test_the_sandbox_refuses(judge: Judge, attempt: str) -> None:
+    """The attempt's own OSError is the proof: without it the candidate would return something wrong."""
+    report = judged(judge, body(f"{attempt}\nreturn torch.zeros_like(x)"))
+    if report["environment"]["sandbox"] == "process":
+        pytest.skip("this machine offers no sandbox beyond limits and another user")
+    assert report["verdict"] == "launch_error", report["reason"]
+    assert "Error" in report["reason"]
+
+
+def test_no_secret_is_in_the_environment(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELWRIGHT_DATABASE_URL", "postgresql://canary")
+    with Judge(JudgeOptions(home=Path(os.environ.get("TMPDIR", "/tmp")) / "kw-canary", hardware="cpu")) as fresh:
+        report = judged(fresh, body("raise ValueError(sorted(os.environ.items()))"))
+    assert report["verdict"] == "launch_error"
+    assert "OMP_NUM_THREADS" in report["reason"]
+    assert "canary" not in report["reason"] + report["log"]
+
+
+def test_a_compile_error_reaches_the_author(judge: Judge) -> None:
+    report = judged(judge, CPP.replace("float v =", "flaot v ="))
+    assert report["verdict"] == "build_error"
+    assert "flaot" in report["reason"] + report["log"]
+
+
+def test_a_missing_parameter_is_refused(judge: Judge) -> None:
+    source = CPP.replace("self.bias = nn.Parameter(torch.zeros(cols))", "self.offset = nn.Parameter(torch.zeros(cols))")
+    report = judged(judge, source)
+    assert report["verdict"] == "launch_error"
+    assert "offset" in report["reason"]
+
+
+def test_a_reference_that_fails_is_the_problems_fault_not_the_candidates(judge: Judge) -> None:
+    broken = PROBLEM.replace("torch.relu(x + self.bias)", "x @ x")
+    with pytest.raises(ReferenceFailed, match="line 12"):
+        judge.evaluate(EvaluationRequest("c", CPP, "broken", broken, "cpu", "cpp"))
+
+
+def test_aborting_ends_an_evaluation_and_the_next_one_works(judge: Judge) -> None:
+    import threading
+
+    timer = threading.Timer(3.0, judge.abort)
+    timer.start()
+    report = judged(judge, body("while True: pass"))
+    timer.join()
+    assert report["verdict"] == "infra_error"
+    assert judged(judge, body("return torch.zeros_like(x)"))["verdict"] == "incorrect"
+
+
+def _running(command: str) -> bool:
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            try:
+                if command in (process / "cmdline").read_text():
+                    return True
+            except OSError:
+                continue
+    return False
