@@ -24,7 +24,8 @@ accept_content = ["json"]
 task_ignore_result = True
 task_acks_late = True
 task_reject_on_worker_lost = False
-task_acks_on_failure_or_timeout = True
+task_acks_on_failure = True
+task_acks_on_timeout = True
 task_time_limit = HARD_LIMIT_S
 task_soft_time_limit = HARD_LIMIT_S - 30
 

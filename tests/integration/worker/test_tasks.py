@@ -1,0 +1,146 @@
+"""The task wrapper and the reaper's round, without Celery around them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from redis import Redis
+from sqlalchemy import text
+
+from db import jobs, recovery
+from db.ledger import Claim, Fenced
+from db.models import Job
+from db.vocabulary import WorkKind
+from tests.support.ledger import (
+    claim_kind,
+    event_types,
+    expire,
+    fresh,
+    make_candidates,
+    make_job,
+    new_job,
+    propose,
+    states,
+)
+from worker import client, runtime, tasks
+from worker.app import app
+from worker.heartbeat import CancelRequested
+from worker.runtime import Runtime
+
+
+@pytest.fixture(autouse=True)
+def current(here: Runtime, monkeypatch: pytest.MonkeyPatch) -> Runtime:
+    monkeypatch.setattr(runtime, "_current", here)
+    return here
+
+
+def waiting(broker: Redis, queue: str) -> int:
+    length = broker.llen(f"{client.KEY_PREFIX}{queue}")
+    assert isinstance(length, int)
+    return length
+
+
+def test_a_doorbell_serves_the_most_urgent_work_whatever_it_names(here: Runtime, broker: Redis) -> None:
+    make_job(here.sessions)
+    urgent = make_job(here.sessions, priority=9)
+    tasks.serve("work_that_never_was")
+    assert fresh(here.sessions, urgent).state == "running"
+    assert states(here.sessions, WorkKind.ADVANCE) == ["queued", "done"]
+    assert waiting(broker, "cpu") == 2  # rung after the commit, for the two candidates
+
+
+def test_a_stale_doorbell_finds_nothing_to_do(here: Runtime) -> None:
+    tasks.serve("work_1")
+
+
+def test_what_a_handler_raises_is_written_down_and_the_work_comes_again_later(
+    here: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Runtime, claim: Claim) -> None:
+        raise RuntimeError(f"no luck with {claim.kind}")
+
+    handlers: Mapping[WorkKind, object] = {WorkKind.ADVANCE: fail}
+    monkeypatch.setattr(tasks, "HANDLERS", handlers)
+    job = make_job(here.sessions)
+    tasks.serve("")
+    with here.sessions.begin() as session:
+        row = session.execute(text("SELECT state, error, attempt, not_before > now() FROM work")).one()
+    assert tuple(row) == ("queued", "RuntimeError: no luck with advance", 1, True)
+    assert event_types(here.sessions, job.id) == ["job.created", "work.returned"]
+
+
+def test_a_fenced_handler_is_counted(here: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_late(_: Runtime, claim: Claim) -> None:
+        raise Fenced
+
+    monkeypatch.setattr(tasks, "HANDLERS", {WorkKind.ADVANCE: too_late})
+    job = make_job(here.sessions)
+    tasks.serve("")
+    assert event_types(here.sessions, job.id) == ["job.created", "work.fenced"]
+
+
+def test_work_of_a_cancelled_job_ends_as_cancelled(here: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cancelled(_: Runtime, claim: Claim) -> None:
+        raise CancelRequested
+
+    monkeypatch.setattr(tasks, "HANDLERS", {WorkKind.ADVANCE: cancelled})
+    make_job(here.sessions)
+    tasks.serve("")
+    assert states(here.sessions, WorkKind.ADVANCE) == ["cancelled"]
+
+
+def test_a_round_of_the_reaper_takes_back_wakes_and_rings(here: Runtime, broker: Redis) -> None:
+    lost = make_job(here.sessions)
+    (candidate_id,) = make_candidates(here.sessions, lost)
+    propose(here.sessions, candidate_id)
+    expire(here.sessions, claim_kind(here.sessions, WorkKind.EVALUATE))
+    with here.sessions.begin() as session:
+        idle = jobs.create_job(session, _like(lost)).job
+        session.execute(text("UPDATE work SET state = 'done' WHERE job_id = :id"), {"id": idle.id})
+    assert tasks.reap(here) == recovery.Reaped(requeued=1)
+    assert waiting(broker, "cpu") == 1
+    assert waiting(broker, "control") == 1  # the idle job's; the other's was rung a moment ago, by its enqueuer
+    assert tasks.reap(here) == recovery.Reaped()
+    assert (waiting(broker, "cpu"), waiting(broker, "control")) == (1, 1)
+
+
+def _like(job: Job) -> jobs.NewJob:
+    return new_job(problem_hash=job.problem_hash)
+
+
+def test_after_redis_lost_everything_every_row_is_rung_again(here: Runtime, broker: Redis) -> None:
+    make_candidates(here.sessions, make_job(here.sessions), 3)
+    with here.sessions.begin() as session:
+        session.execute(text("UPDATE work SET rung_at = now() - interval '1 minute'"))
+    tasks.reap(here)
+    assert (waiting(broker, "cpu"), waiting(broker, "control")) == (3, 1)
+    with here.sessions.begin() as session:
+        session.execute(text("UPDATE work SET rung_at = now() - interval '1 minute'"))
+    tasks.reap(here)
+    assert (waiting(broker, "cpu"), waiting(broker, "control")) == (3, 1)  # still waiting: no repeats
+    broker.flushall()
+    with here.sessions.begin() as session:
+        session.execute(text("UPDATE work SET rung_at = now() - interval '1 minute'"))
+    tasks.reap(here)
+    assert (waiting(broker, "cpu"), waiting(broker, "control")) == (3, 1)
+
+
+def test_while_one_reaper_works_another_has_nothing_to_do(here: Runtime) -> None:
+    expire(here.sessions, _claimed(here))
+    with here.sessions.begin() as session:
+        assert recovery.be_the_reaper(session)
+        assert tasks.reap(here) == recovery.Reaped()
+    assert tasks.reap(here) == recovery.Reaped(requeued=1)
+
+
+def _claimed(here: Runtime) -> Claim:
+    make_candidates(here.sessions, make_job(here.sessions))
+    return claim_kind(here.sessions, WorkKind.PROPOSE)
+
+
+def test_the_beat_reaps_on_the_control_queue(configured: object) -> None:
+    (entry,) = app.conf.beat_schedule.values()
+    assert entry["task"] == tasks.reap_task.name  # type: ignore[attr-defined]
+    assert entry["options"]["queue"] == "control"
+    assert {"kernelwright.advance", "kernelwright.propose", "kernelwright.evaluate"} <= set(app.tasks)
