@@ -62,7 +62,7 @@ class BuiltinProcess:
         try:
             output, errors, status = self._run(json.dumps(request))
         except subprocess.TimeoutExpired:
-            return _failed(f"the built-in proposer took longer than {self._deadline_s:.0f} s")
+            return _failed(f"the built-in proposer took longer than {self._deadline_s:g} s")
         if status != 0:
             return _failed(f"the built-in proposer ended with status {status}: {errors[-_DETAIL_CHARS:]}")
         try:
