@@ -1,14 +1,16 @@
-"""The handle on a judge process, for workers and the command line.
+"""The handle on judge processes, for workers and the command line.
 
     with Judge(JudgeOptions(home=home, hardware="cpu")) as judge:
         report = judge.evaluate(EvaluationRequest(...))
 
-One judge process serves one problem; another problem gets a fresh one, so that one user's reference never shares a
-process with another's. A judge that dies answers `infra_error` and is started again at the next call.
+One judge process serves one problem, so that one user's reference never shares a process with another's. The few used
+last stay alive: a judge holds its problem's truths and warm baselines, which take 5 to 30 s to make, and a worker that
+serves two jobs in turn would otherwise make them again for every candidate. A judge that dies answers `infra_error`.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import json
 import os
@@ -24,6 +26,7 @@ from worker.judge.report import Evaluation, EvaluationRequest
 from worker.judge.sessions import STEADY_ALLOCATOR
 from worker.judge.verdict import ReferenceFailed, Verdict
 
+_KEPT_ALIVE = 2
 _PROJECT_ROOT = Path(__file__).resolve().parents[2]
 _KEPT = ("PATH", "LANG", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "PYTHONPATH", "VIRTUAL_ENV")
 
@@ -39,12 +42,12 @@ class JudgeOptions:
 
 
 class Judge:
-    """A judge process, started when first needed."""
+    """Judge processes, each started when first needed; one evaluation at a time."""
 
     def __init__(self, options: JudgeOptions) -> None:
         self._options = options
-        self._process: subprocess.Popen[str] | None = None
-        self._problem = ""
+        self._processes: collections.OrderedDict[str, subprocess.Popen[str]] = collections.OrderedDict()
+        self._current: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
         self._aborted = False
 
@@ -60,38 +63,44 @@ class Judge:
         """The judge's report. Raises ReferenceFailed when the problem itself cannot be judged."""
         with self._lock:
             self._aborted = False
-            if self._process is not None and self._problem != request.problem_source:
-                self._stop(self._process)
-                self._process = None
-            process = self._process or self._start()
-            self._process, self._problem = process, request.problem_source
+            process = self._current = self._process_for(request.problem_source)
         answer = _exchange(process, request)
+        failed = answer is None or "infra_error" in answer
+        with self._lock:
+            self._current = None
+            if failed:
+                self._processes.pop(request.problem_source, None)
         if answer is None:
-            self.abort()
+            process.kill()
             _close_pipes(process)  # only now: closing under a reader in another thread is not safe
             reason = "the evaluation was aborted" if self._aborted else "the judge process died"
             return _infra_error(request, reason)
         if "problem_error" in answer:
             raise ReferenceFailed(answer["problem_error"])
         if "infra_error" in answer:
+            self._stop(process)
             return _infra_error(request, answer["infra_error"])
         return dict(answer["report"])
 
     def abort(self) -> None:
-        """Kill the judge and everything below it, from any thread. A running `evaluate` returns `infra_error`."""
+        """Kill the judge at work and everything below it, from any thread: `evaluate` then returns `infra_error`."""
         with self._lock:
-            process, self._process = self._process, None
-            if process is not None:
+            if self._current is not None:
                 self._aborted = True
-                process.kill()
-                process.wait()
+                self._current.kill()
 
     def close(self) -> None:
-        """End the judge process."""
+        """End all judge processes."""
         with self._lock:
-            process, self._process = self._process, None
-            if process is not None:
-                self._stop(process)
+            while self._processes:
+                self._stop(self._processes.popitem()[1])
+
+    def _process_for(self, problem_source: str) -> subprocess.Popen[str]:
+        process = self._processes.pop(problem_source, None) or self._start()
+        self._processes[problem_source] = process
+        if len(self._processes) > _KEPT_ALIVE:
+            self._stop(self._processes.popitem(last=False)[1])
+        return process
 
     def _start(self) -> subprocess.Popen[str]:
         environment = {name: os.environ[name] for name in _KEPT if name in os.environ}

@@ -145,8 +145,9 @@ class _Clock:
             return max(self._ring(protocol.CALL, _CALL_LIMIT_S, slot=slot) - self.overhead_s, 1e-7)
         # The chain walks over the slots and ends on the one just written.
         start = (slot - self._calls + 1) % self.contender.bench.slots
-        chain_s = self._ring(protocol.CHAIN, _CALL_LIMIT_S, count=self._calls, slot=start)
+        # The null chain first: it also wakes the clocks of a device that idled while values were written.
         null_s = self._ring(protocol.NULL_CHAIN, _CALL_LIMIT_S, count=self._calls)
+        chain_s = self._ring(protocol.CHAIN, _CALL_LIMIT_S, count=self._calls, slot=start)
         return max((chain_s - null_s) / self._calls, 1e-7)
 
     def check(self, slot: int, case: int) -> None:
