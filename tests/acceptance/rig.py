@@ -1,0 +1,195 @@
+"""A whole deployment in real processes: Postgres, Valkey, the API and Celery workers, with a scripted model provider.
+
+The workers are started with the very command lines of `kernelwright up`, but nobody watches over them: what a test
+kills stays dead until the test starts it again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from redis import Redis
+from sqlalchemy import Engine, create_engine, text
+
+from cli.client import TERMINAL_STATES, Client, Job
+from cli.deployment import Surroundings, api_program, worker_programs
+from cli.embedded.postgres import EmbeddedPostgres
+from cli.embedded.valkey import EmbeddedValkey
+from cli.preflight import listen, url_of
+from cli.programs import Program
+from tests.support.fake_openai import Answer, FakeOpenAI
+from tests.support.schema import migrate
+
+LEASE_S = 4.0
+"""A tenth of production's, so that a test need not wait 45 s for what a dead worker held."""
+MODEL = "openai/scripted"
+PATIENCE_S = 240.0
+
+
+class Deployment:
+    """The running processes, and what a test does to them."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.postgres = EmbeddedPostgres(home)
+        self.valkey = EmbeddedValkey(home)
+        self.programs: dict[str, Program] = {}
+        self.url = ""
+        self._models = home / "models.json"
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Deployment:
+        with ExitStack() as stack:
+            stack.enter_context(self.postgres)
+            stack.enter_context(self.valkey)
+            migrate(self.postgres.url)
+            self.database: Engine = create_engine(self.postgres.url, pool_pre_ping=True)
+            stack.callback(self.database.dispose)
+            stack.callback(self._stop_programs)
+            self._start_programs(stack)
+            self.client = stack.enter_context(Client(self.url))
+            self._wait_for_workers()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _start_programs(self, stack: ExitStack) -> None:
+        listener = stack.enter_context(listen("127.0.0.1", 0))
+        self.url = url_of(listener)
+        logs = self.home / "logs"
+        logs.mkdir(exist_ok=True)
+        around = Surroundings(env=self._environment(), scratch=self.home, logs=logs)
+        programs = [api_program(listener, around), *worker_programs(("control", "llm", "cpu"), (), around, grace_s=2)]
+        for program in programs:
+            self.programs[program.name] = program
+            program.start()
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            "KERNELWRIGHT_HOME": str(self.home),
+            "KERNELWRIGHT_DATABASE_URL": self.postgres.url,
+            "KERNELWRIGHT_REDIS_URL": self.valkey.url,
+            "KERNELWRIGHT_LEASE_S": str(LEASE_S),
+            "KERNELWRIGHT_RENEW_S": "0.5",
+            "KERNELWRIGHT_LLM_MODELS": str(self._models),
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        }
+
+    def _stop_programs(self) -> None:
+        for program in self.programs.values():
+            program.ask_to_stop()
+        for program in self.programs.values():
+            program.stop()
+
+    def _wait_for_workers(self) -> None:
+        until(lambda: {"control", "llm", "cpu"} <= self._served(), "the workers have joined")
+
+    def _served(self) -> set[str]:
+        return {queue for worker in self.client.workers() for queue in worker["queues"]}
+
+    @contextmanager
+    def model(self, *answers: Answer) -> Iterator[FakeOpenAI]:
+        """A provider that gives these answers to the workers' calls, each priced 0.20 USD."""
+        with FakeOpenAI(answers) as server:
+            options = {
+                "api_base": server.base_url,
+                "api_key": "sk-none",
+                "usd_per_mtok_in": "100",
+                "usd_per_mtok_out": "200",
+            }
+            self._models.write_text(json.dumps({"*": options}))
+            yield server
+
+    def kill(self, name: str) -> None:
+        """SIGKILL for the program's main process, and for nothing else."""
+        program = self.programs[name]
+        assert program.pid is not None
+        os.kill(program.pid, signal.SIGKILL)
+        program.stop()
+
+    def kill_child(self, name: str) -> None:
+        """SIGKILL for the pool process that does the program's tasks."""
+        pid = self.programs[name].pid
+        (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        os.kill(int(child), signal.SIGKILL)
+
+    def restart(self, name: str) -> None:
+        """Start it again, as a supervisor would."""
+        self.programs[name].start()
+
+    @contextmanager
+    def broker(self) -> Iterator[Redis]:
+        """A connection to Valkey."""
+        redis = Redis(unix_socket_path=str(self.valkey.socket))
+        yield redis
+        redis.close()
+
+    def finished(self, job_id: str) -> Job:
+        """The job once it has ended."""
+        deadline = time.monotonic() + PATIENCE_S
+        job = self.client.job(job_id)
+        while job["state"] not in TERMINAL_STATES:
+            assert time.monotonic() < deadline, f"the job is still {job['state']}: {self.story(job_id)}"
+            job = self.client.job(job_id, wait_s=5, since_version=job["version"])
+        return job
+
+    def wait_for_event(self, job_id: str, type: str) -> None:
+        """Until the job's log has an event of this type."""
+        until(lambda: type in self.event_types(job_id), f"{type} of {job_id}")
+
+    def event_types(self, job_id: str) -> list[str]:
+        """The job's events so far."""
+        return [event["type"] for event in self.client.events(job_id, limit=500)["data"]]
+
+    def rows(self, query: str, **parameters: Any) -> list[tuple[Any, ...]]:
+        """What the database says."""
+        with self.database.connect() as connection:
+            return [tuple(row) for row in connection.execute(text(query), parameters)]
+
+    def story(self, job_id: str) -> str:
+        """Where the job's work is, for a test that gives up."""
+        work = self.rows("SELECT kind, state, attempt, error FROM work WHERE job_id = :id ORDER BY id", id=job_id)
+        return f"{work} {self.event_types(job_id)}"
+
+    def assert_sound(self, job_id: str) -> None:
+        """What holds for every job that ended, whatever was killed: nothing lost, nothing twice, nothing running."""
+        states = self.rows("SELECT DISTINCT state FROM work WHERE job_id = :id", id=job_id)
+        assert {state for (state,) in states} <= {"done", "dead", "cancelled"}
+        evaluated = self.rows("SELECT count(*) FROM candidates WHERE job_id = :id AND state = 'evaluated'", id=job_id)
+        evaluations = self.rows(
+            "SELECT count(*), count(DISTINCT candidate_id) FROM evaluations WHERE job_id = :id", id=job_id
+        )
+        assert evaluations == [(evaluated[0][0], evaluated[0][0])]
+        spent = self.rows("SELECT coalesce(sum(cost_usd), 0) FROM llm_calls WHERE job_id = :id", id=job_id)
+        assert spent == self.rows("SELECT cost_usd FROM jobs WHERE id = :id", id=job_id)
+        used = self.rows("SELECT coalesce(sum(gpu_s), 0) FROM evaluations WHERE job_id = :id", id=job_id)
+        counted = self.rows("SELECT gpu_s FROM jobs WHERE id = :id", id=job_id)
+        assert abs(used[0][0] - counted[0][0]) < 1e-6
+
+
+def until(condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
+    """Wait for something, or fail the test with its name."""
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.1)
+
+
+def body(budget: int, *, models: Sequence[str] = (), problem: Any = "softmax", **more: Any) -> dict[str, Any]:
+    """A submission for the cpu."""
+    return {
+        "problem": problem,
+        "target": {"hardware": "cpu", "language": "cpp"},
+        "budget": {"candidates": budget},
+        "models": list(models),
+        **more,
+    }
