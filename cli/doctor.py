@@ -16,6 +16,7 @@ import typer
 
 from cli import show
 from cli.embedded.errors import EmbeddedError
+from cli.embedded.home import resolve_home
 from cli.embedded.postgres import choose_identity, find_binaries
 from cli.embedded.valkey import find_binary
 from cli.preflight import LEAST_FREE_BYTES
@@ -55,7 +56,7 @@ class Finding:
 
 def doctor(home: HomeOption = DEFAULT_HOME, json: JsonOption = False) -> None:
     """Say what this machine has and what it lacks. Exit 1 when `kernelwright up` cannot run here."""
-    home = home.expanduser().absolute()
+    home = resolve_home(home)
     findings = [*_system(), *_packages(), *_servers(home), *_devices(), _sandbox(), _disk(home)]
     if json:
         show.put_json([asdict(finding) for finding in findings])

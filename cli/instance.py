@@ -41,7 +41,8 @@ class InstanceLock:
 
     def take(self) -> None:
         """Raises AlreadyRunning; waits for one whose process is dead and whose children are still going."""
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with disk_errors(self.path):
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = time.monotonic() + _DYING_S
         while not try_lock(descriptor):
             running = read_instance(self._home)

@@ -61,7 +61,7 @@ def up(
 ) -> None:
     """Start everything on this machine: Postgres, Valkey, the API and the workers. Ctrl-C stops all of it."""
     chosen = parse_queues(queues)
-    home = open_home(home.expanduser())
+    home = open_home(home)
     lock = InstanceLock(home)
     lock.take()
     check_packages(_PACKAGES)

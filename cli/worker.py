@@ -56,7 +56,7 @@ def worker(
     gpus = find_gpus() if "gpu" in chosen else []
     if "gpu" in chosen and not gpus:
         raise NoGpu
-    home = open_home(home.expanduser())
+    home = open_home(home)
     around = Surroundings(env={"KERNELWRIGHT_HOME": str(home)}, scratch=run_folder(home), logs=None)
     programs = worker_programs(chosen, gpus, around, llm_threads=llm_threads, grace_s=grace_s)
     raise typer.Exit(guarded(lambda: _supervise(list(programs))))

@@ -23,6 +23,10 @@ class FolderNotOurs(EmbeddedError):
     """{path} exists and is not a Kernelwright {what}: choose another folder with --home; nothing in it was touched."""
 
 
+class FolderUnusable(EmbeddedError):
+    """{path} cannot be used ({why}): choose another folder with --home or KERNELWRIGHT_HOME."""
+
+
 class OtherVersion(EmbeddedError):
     """{path} was made by PostgreSQL {found} and PostgreSQL {wanted} is installed: install the former, dump, and load
     the dump into a new --home."""

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from cli.embedded.errors import DiskFull, FolderBelongsToOther, FolderNotOurs, InUse
+from cli.embedded.errors import DiskFull, FolderBelongsToOther, FolderNotOurs, FolderUnusable, InUse
 
 LONGEST_SOCKET_NAME = ".s.PGSQL.5432.lock"
 SOCKET_PATH_LIMIT = 107
@@ -31,25 +31,28 @@ _LOG_LIMIT_BYTES = 20_000_000
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn "no space left on device" and "quota exceeded" into DiskFull."""
+    """Turn a full disk or quota into DiskFull, and a path that may not be written into FolderUnusable."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFull(path=path) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
+            raise FolderUnusable(path=path, why=error.strerror) from error
         raise
 
 
 def private_folder(path: Path) -> Path:
     """Make `path` (0700) or check that it is ours. Parents are made as needed and never changed.
 
-    Raises FolderBelongsToOther, FolderNotOurs (not a folder) or DiskFull.
+    Raises FolderBelongsToOther, FolderNotOurs (not a folder), FolderUnusable or DiskFull.
     """
     with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):  # also when the parent is a file, of which the next line will complain
+            path.parent.mkdir(parents=True)
         with suppress(FileExistsError):
             path.mkdir(mode=0o700)
-    found = path.lstat()
+        found = path.lstat()
     if not stat.S_ISDIR(found.st_mode):
         raise FolderNotOurs(path=path, what="folder")
     if found.st_uid != os.geteuid():
@@ -57,9 +60,17 @@ def private_folder(path: Path) -> Path:
     return path
 
 
+def resolve_home(home: Path) -> Path:
+    """`home` as an absolute path, `~` included. Raises FolderUnusable for a user who has no home."""
+    try:
+        return home.expanduser().absolute()
+    except RuntimeError as error:
+        raise FolderUnusable(path=home, why="this user has no home folder") from error
+
+
 def open_home(home: Path) -> Path:
     """Make or check `home` itself; its mode is left alone when it exists."""
-    return private_folder(home if home.is_absolute() else Path.cwd() / home)
+    return private_folder(resolve_home(home))
 
 
 def log_folder(home: Path) -> Path:
@@ -112,7 +123,8 @@ class ServerLock:
 
     def take(self) -> int:
         """A locked, inheritable descriptor; waits for a dying server. Raises InUse when it is another's."""
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with disk_errors(self.path):
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = time.monotonic() + _DYING_SERVER_S
         try:
             while not try_lock(descriptor):

@@ -224,16 +224,27 @@ def find_binaries() -> Path:
 
 
 def choose_identity(binaries: Path, home: Path) -> Identity:
-    """How Postgres can run here: as ourselves, or as root through a namespace, or as root by giving root up."""
-    if os.geteuid() != 0:
-        return Identity()
+    """How Postgres can run here: as ourselves, or as root through a namespace, or as root by giving root up.
+
+    A user id without a name (some platforms start containers so) goes through a namespace too: Postgres wants a name.
+    """
     uid, gid = _ordinary_user()
+    if os.geteuid() != 0:
+        return Identity() if _has_name(os.geteuid()) else Identity("mapped", uid, gid)
     mapped = Identity("mapped", uid, gid)
     # In the namespace root's power over other people's folders is gone: both the program and the home must be in reach.
     probe = ["/bin/sh", "-c", 'test -w "$1" && "$2" -V', "probe", str(home), str(binaries / "postgres")]
     if run(probe, env=_clean_env(), timeout_s=20, identity=mapped, cwd=Path("/")).returncode == 0:
         return mapped
     return Identity("dropped", uid, gid)
+
+
+def _has_name(uid: int) -> bool:
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        return False
+    return True
 
 
 def _ordinary_user() -> tuple[int, int]:

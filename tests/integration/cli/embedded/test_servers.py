@@ -16,10 +16,10 @@ import pytest
 import redis
 
 from cli.embedded import EmbeddedPostgres, EmbeddedValkey
-from cli.embedded.errors import DiskFull, FolderNotOurs, InUse, OtherVersion, ServerNotInstalled
+from cli.embedded.errors import DiskFull, FolderNotOurs, FolderUnusable, InUse, OtherVersion, ServerNotInstalled
 from cli.embedded.home import SOCKET_PATH_LIMIT
 from cli.embedded.postgres import choose_identity, find_binaries
-from cli.spawn import Identity
+from cli.spawn import Identity, launch_argv
 from tests.support.people import AS_ROOT, ROOT, USERS, first_line, home_of, python, wait_for_none
 
 HOLDER = str(ROOT / "tests/integration/cli/embedded/holder.py")
@@ -199,6 +199,32 @@ def test_as_root_where_the_kernel_refuses_namespaces_the_other_way_is_chosen(hom
     asker = python("self", [str(ROOT / "tests/integration/cli/embedded/no_namespaces.py"), str(home)])
     said, _ = asker.communicate(timeout=60)
     assert said.strip() == "dropped rows 1"
+
+
+@pytest.mark.skipif(not AS_ROOT, reason="needs root to become a user without a name")
+def test_a_user_id_without_a_name_is_enough(home: Path) -> None:
+    nameless = 54321
+    os.chown(home, nameless, nameless)
+    argv = launch_argv(
+        [sys.executable, HOLDER, str(home)],
+        identity=Identity("dropped", nameless, nameless),
+        death_signal=signal.SIGKILL,
+    )
+    holder = subprocess.Popen(
+        argv, stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": str(ROOT), "PATH": os.defpath}
+    )
+    try:
+        first_line(holder, "urls")
+        assert (home / "postgres" / "PG_VERSION").stat().st_uid == nameless
+    finally:
+        holder.kill()
+        holder.communicate()
+
+
+def test_a_folder_that_may_not_be_written_is_one_sentence(home: Path) -> None:
+    (home / "file").write_text("")
+    with pytest.raises(FolderUnusable, match="choose another folder with --home"):
+        EmbeddedPostgres(home / "file" / "below").start()
 
 
 def test_a_folder_that_is_no_cluster_is_not_touched(home: Path) -> None:
