@@ -24,6 +24,7 @@ LONGEST_SOCKET_NAME = ".s.PGSQL.5432.lock"
 SOCKET_PATH_LIMIT = 107
 """Bytes of a Unix socket's path on Linux (sun_path, less the terminating zero)."""
 
+_UNUSABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9/._-]+")
 _DYING_SERVER_S = 10.0
 _LOG_LIMIT_BYTES = 20_000_000
@@ -37,7 +38,7 @@ def disk_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFull(path=path) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
+        if error.errno in _UNUSABLE:
             raise FolderUnusable(path=path, why=error.strerror) from error
         raise
 
