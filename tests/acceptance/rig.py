@@ -30,7 +30,7 @@ from tests.support.schema import migrate
 LEASE_S = 4.0
 """A tenth of production's, so that a test need not wait 45 s for what a dead worker held."""
 MODEL = "openai/scripted"
-PATIENCE_S = 240.0
+PATIENCE_S = 180.0
 
 
 class Deployment:
@@ -144,7 +144,11 @@ class Deployment:
 
     def wait_for_event(self, job_id: str, type: str) -> None:
         """Until the job's log has an event of this type."""
-        until(lambda: type in self.event_types(job_id), f"{type} of {job_id}")
+        until(lambda: type in self.event_types(job_id) or self._ended(job_id), f"{type} of {job_id}")
+        assert type in self.event_types(job_id), f"the job ended without {type}: {self.story(job_id)}"
+
+    def _ended(self, job_id: str) -> bool:
+        return self.client.job(job_id)["state"] in TERMINAL_STATES
 
     def event_types(self, job_id: str) -> list[str]:
         """The job's events so far."""
