@@ -25,8 +25,11 @@ _MIN_ROUNDS, _MAX_ROUNDS = 9, 41
 _BUDGET_S = {"cpu": 1.5, "cuda:0": 1.5}
 """Seconds of timed calls per workload."""
 _SLOW_ROUND_S, _SLOW_ROUNDS = 1.0, 3
-_CHAIN_S = 8e-3
-"""Seconds of work in one chain: a synchronisation costs about 10 us, so 0.1 %."""
+_CHAIN_S = 10e-3
+"""Seconds of work in one chain. Starting and ending one adds 180 us, give or take 100 us (measured on an H200); the null
+chain takes that away but for its scatter, about 1 % of a chain."""
+_MIN_CALLS, _MAX_CALLS = 4, 64
+_SWITCH_CALLS = 8
 _CHECK_SHARE = 0.2
 
 
@@ -124,12 +127,14 @@ class _Clock:
         bench = self.contender.bench
         for slot in range(bench.slots):
             bench.write(slot, slot % len(bench.cases))
+        once_s = 0.0
         for step in range(_WARMUPS):
             once_s = self._ring(protocol.CALL, _CALL_LIMIT_S, slot=step % bench.slots)
         if self._on_device:
-            flush_s = self._ring(protocol.NULL_CHAIN, _CALL_LIMIT_S, count=4) / 4
-            self._calls = max(4, min(64, round(_CHAIN_S / (once_s + flush_s))))
-            self.cost_s = self._calls * (once_s + 2 * flush_s)
+            self._ring(protocol.NULL_CHAIN, _CALL_LIMIT_S, count=_SWITCH_CALLS)
+            step_s = self._ring(protocol.CHAIN, _CALL_LIMIT_S, count=_SWITCH_CALLS) / _SWITCH_CALLS
+            self._calls = max(_MIN_CALLS, min(_MAX_CALLS, round(_CHAIN_S / step_s)))
+            self.cost_s = (2 * self._calls + _SWITCH_CALLS) * step_s
             return
         flush_s = self._ring(protocol.FLUSH, _CALL_LIMIT_S, count=1)
         self.overhead_s = statistics.median(
@@ -145,7 +150,9 @@ class _Clock:
             return max(self._ring(protocol.CALL, _CALL_LIMIT_S, slot=slot) - self.overhead_s, 1e-7)
         # The chain walks over the slots and ends on the one just written.
         start = (slot - self._calls + 1) % self.contender.bench.slots
-        # The null chain first: it also wakes the clocks of a device that idled while values were written.
+        # The device just served another context (the judge wrote values). The first work after such a switch takes 1 to
+        # 2 ms longer on an H200, as much as a whole chain of small kernels: spend it before the clock starts.
+        self._ring(protocol.NULL_CHAIN, _CALL_LIMIT_S, count=_SWITCH_CALLS)
         null_s = self._ring(protocol.NULL_CHAIN, _CALL_LIMIT_S, count=self._calls)
         chain_s = self._ring(protocol.CHAIN, _CALL_LIMIT_S, count=self._calls, slot=start)
         return max((chain_s - null_s) / self._calls, 1e-7)

@@ -16,6 +16,7 @@ Started by the judge: `python -m worker.runner.zygote FD`, where FD is its end o
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import resource
@@ -57,6 +58,8 @@ def _preload() -> None:
         importlib.import_module("triton")
     with contextlib.suppress(ImportError):
         importlib.import_module("numpy")
+    gc.collect()
+    gc.freeze()  # a full collection in a runner would touch, and so copy, every page of these half a million objects
 
 
 def _spawn(zygote_socket: socket.socket, message: dict[str, Any], fds: list[int]) -> int:
