@@ -104,9 +104,8 @@ def print_table(results: list[dict[str, Any]]) -> None:
             continue
         report = best["report"]
         low, high = best["ci95"]
-        out(
-            f"  {best['verdict']} {best['speedup']:.3f}x [{low:.3f}, {high:.3f}] over the fastest baseline; {best['plan']}\n"
-        )
+        gain = f"{best['speedup']:.3f}x [{low:.3f}, {high:.3f}] over the fastest baseline"
+        out(f"  {best['verdict']} {gain}; {best['plan']}\n")
         for row in report["workloads"]:
             baselines = ", ".join(f"{name} {value:.1f}" for name, value in row["baselines_us"].items())
             out(f"    {row['name']}: {row['latency_us']:.1f} us; {baselines}; {row['speedup']:.3f}x\n")

@@ -47,6 +47,8 @@ class Settings(BaseSettings):
     """How often a worker renews its lease and learns of a cancel."""
     worker_gone_s: float = Field(default=60.0, gt=0)
     """After how much silence a worker counts as gone."""
+    minimum_sandbox: Literal["namespaces", "landlock", "process"] = "landlock"
+    """A worker whose machine offers less refuses to run candidates. `process` confines little: for trusted code only."""
 
     @property
     def home_path(self) -> Path:

@@ -39,7 +39,8 @@ class Runtime:
     def judge(self, hardware: str) -> Judge:
         """The judge for this hardware: one process that is reused from task to task."""
         if hardware not in self._judges:
-            self._judges[hardware] = Judge(JudgeOptions(home=self.settings.home_path, hardware=hardware))
+            options = JudgeOptions(self.settings.home_path, hardware, self.settings.minimum_sandbox)
+            self._judges[hardware] = Judge(options)
         return self._judges[hardware]
 
     def close(self) -> None:

@@ -26,8 +26,8 @@ _BUDGET_S = {"cpu": 1.5, "cuda:0": 1.5}
 """Seconds of timed calls per workload."""
 _SLOW_ROUND_S, _SLOW_ROUNDS = 1.0, 3
 _CHAIN_S = 10e-3
-"""Seconds of work in one chain. Starting and ending one adds 180 us, give or take 100 us (measured on an H200); the null
-chain takes that away but for its scatter, about 1 % of a chain."""
+"""Seconds of work in one chain. Starting and ending one adds 180 us, give or take 100 us (measured on an H200); the
+null chain takes that away but for its scatter, about 1 % of a chain."""
 _MIN_CALLS, _MAX_CALLS = 4, 64
 _SWITCH_CALLS = 8
 _CHECK_SHARE = 0.2
