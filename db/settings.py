@@ -48,7 +48,7 @@ class Settings(BaseSettings):
     worker_gone_s: float = Field(default=60.0, gt=0)
     """After how much silence a worker counts as gone."""
     minimum_sandbox: Literal["namespaces", "landlock", "process"] = "landlock"
-    """A worker whose machine offers less refuses to run candidates. `process` confines little: for trusted code only."""
+    """A worker whose machine offers less refuses to run candidates. `process` confines little: trusted code only."""
 
     @property
     def home_path(self) -> Path:
