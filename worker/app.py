@@ -6,13 +6,16 @@ is tied to ours: logging, the row in `workers`, and what a worker process shares
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from celery import Celery, signals
 
 from db.logging import configure_logging
 from db.settings import get_settings
-from worker import registry, runtime
+from worker import lifeline, registry, runtime
+
+_main_pid = 0
 
 app = Celery("kernelwright")
 app.config_from_object("worker.config")
@@ -25,12 +28,21 @@ def _set_up_logging(**_: Any) -> None:
 
 def _introduce(instance: Any, **_: Any) -> None:
     """Before the pool starts: measure the device and write the row, so that no task is timed meanwhile."""
+    global _main_pid
+    _main_pid = os.getpid()
     registry.join(tuple(instance.app.amqp.queues.consume_from))
 
 
 def _forked(**_: Any) -> None:
     """In a fresh child of the pool: what the parent had open is the parent's."""
+    lifeline.die_with_parent(_main_pid)
     runtime.forget()
+
+
+def _beat_begins(**_: Any) -> None:
+    # Celery runs an embedded beat in a thread when it cannot fork; then it ends with us anyway.
+    if os.getpid() != _main_pid:
+        lifeline.die_with_parent(_main_pid)
 
 
 def _child_ends(**_: Any) -> None:
@@ -45,5 +57,6 @@ def _leave(**_: Any) -> None:
 signals.setup_logging.connect(_set_up_logging)
 signals.celeryd_after_setup.connect(_introduce)
 signals.worker_process_init.connect(_forked)
+signals.beat_embedded_init.connect(_beat_begins)
 signals.worker_process_shutdown.connect(_child_ends)
 signals.worker_shutdown.connect(_leave)

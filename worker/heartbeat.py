@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
@@ -19,6 +19,9 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from db import ledger
 from db.ledger import LEASE_S, RENEW_S, Claim, Fenced
+
+LONGEST_S: Final = 1700.0
+"""Proposers and judges have deadlines far below; this ends what slipped past them, before Celery's own limit does."""
 
 log = structlog.get_logger(__name__)
 
@@ -31,9 +34,8 @@ class CancelRequested(Exception):
 
 
 class Lease:
-    """Renews a claim from a thread of its own until the block ends.
-
-    The work must have a deadline of its own: a lease does not know whether its work is stuck.
+    """Renews a claim from a thread of its own until the block ends, but not for ever: a lease does not know whether its
+    work is stuck, so after `longest_s` it gives up, interrupts the work and lets somebody else try.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Lease:
         interrupt: Callable[[], None],
         lease_s: float = LEASE_S,
         renew_s: float = RENEW_S,
+        longest_s: float = LONGEST_S,
     ) -> None:
         self.lost = False
         self.cancel_requested = False
@@ -53,7 +56,8 @@ class Lease:
         self._lease_s = lease_s
         self._renew_s = renew_s
         self._ended = threading.Event()
-        self._renewed_at = time.monotonic()
+        self._longest_s = longest_s
+        self._began_at = self._renewed_at = time.monotonic()
         self._thread = threading.Thread(target=self._keep, name=f"lease-{claim.id}", daemon=True)
 
     @property
@@ -87,6 +91,10 @@ class Lease:
                 return
 
     def _renew(self) -> None:
+        if time.monotonic() - self._began_at > self._longest_s:
+            self.lost = True
+            log.error("lease.given_up", work_id=self._claim.id, longest_s=self._longest_s)
+            return
         try:
             with self._sessions.begin() as session:
                 renewal = ledger.renew(session, self._claim, lease_s=self._lease_s)

@@ -96,7 +96,7 @@ def _task(name: str, **options: Any) -> Callable[[Callable[P, None]], Callable[P
     return decorate
 
 
-@_task("kernelwright.advance", time_limit=120, soft_time_limit=90)
+@_task("kernelwright.advance")
 def advance_task(work_id: str) -> None:
     """Decide what a job does next."""
     serve(work_id)

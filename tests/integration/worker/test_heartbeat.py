@@ -58,6 +58,14 @@ def test_a_lost_lease_interrupts_the_work(sessions: Sessions, claim: Claim) -> N
         lease.check()
 
 
+def test_work_that_never_ends_loses_its_lease(sessions: Sessions, claim: Claim) -> None:
+    work = Work()
+    with Lease(sessions, claim, interrupt=work, lease_s=60, renew_s=0.1, longest_s=0.5) as lease:
+        assert work.wait()
+    with pytest.raises(Fenced):
+        lease.check()
+
+
 def test_a_cancel_interrupts_the_work(sessions: Sessions, claim: Claim) -> None:
     work = Work()
     with Lease(sessions, claim, interrupt=work, renew_s=0.1) as lease:
