@@ -1,0 +1,157 @@
+"""Every Triton recipe computes what its reference does, in the interpreter, and compiles for Hopper, without a GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from problems.catalog import bundled
+from search import tunables
+from tests.unit.builtin.references import BY_NAME, REFERENCES
+from worker.builtin.expressions import Unmatched
+from worker.builtin.families import recognise
+from worker.builtin.triton import RECIPES, write_candidate
+
+pytest.importorskip("triton")
+
+ROOT = Path(__file__).parents[4]
+
+HALF_PRODUCT = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+SPEC = {"workloads": [
+    {"name": "even", "for": "gpu", "params": {"m": 48, "k": 32, "n": 64}},
+    {"name": "odd", "for": "gpu", "params": {"m": 37, "k": 29, "n": 51}},
+    {"name": "thin", "for": "gpu", "params": {"m": 3, "k": 130, "n": 18}},
+]}
+
+class Model(nn.Module):
+    def __init__(self, k, n):
+        super().__init__()
+        self.linear = nn.Linear(k, n, dtype=torch.float16)
+
+    def forward(self, x, r):
+        return F.gelu(self.linear(x)) + r
+
+def get_inputs(m, k, n):
+    return [torch.randn(m, k).half() / k**0.5, torch.randn(m, n).half()]
+
+def get_init_inputs(k, n):
+    return [k, n]
+"""
+
+
+def run(module: str, request: list[dict[str, str]], **variables: str) -> list[dict[str, Any]]:
+    """One of the programs beside these tests, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", module],
+        input=json.dumps(request),
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, **variables},
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    rows: list[dict[str, Any]] = json.loads(done.stdout)
+    return rows
+
+
+def of_families(*families: str) -> list[dict[str, str]]:
+    return [{"name": each.name, "source": each.source} for each in REFERENCES if each.family in families]
+
+
+@pytest.mark.parametrize(
+    "families",
+    [
+        ("pointwise", "rope", "transpose", "embedding"),
+        ("softmax", "layer_norm", "group_norm"),
+        ("rms_norm", "rowwise", "row_reduction"),
+        ("column_reduction", "full_reduction", "scan", "cross_entropy"),
+        ("matmul", "attention"),
+    ],
+    ids=lambda families: "-".join(families[:2]),
+)
+def test_recipes_compute_what_their_references_do(families: tuple[str, ...]) -> None:
+    request = of_families(*families)
+    rows = run("tests.support.interpreted", request, TRITON_INTERPRET="1")
+    wrong = [row for row in rows if not row["error"] <= row["limit"]]
+    assert not wrong
+    tried = {row["candidate"] for row in rows}
+    untouched = [each["name"] for each in request if not any(name.startswith(each["name"] + "_") for name in tried)]
+    assert not untouched, "references that no recipe took"
+
+
+def test_products_of_half_precision_go_through_the_copy_engine_and_stay_right() -> None:
+    rows = run("tests.support.interpreted", [{"name": "half", "source": HALF_PRODUCT}], TRITON_INTERPRET="1")
+    assert {row["candidate"] for row in rows} == {"half_matmul_descriptors", "half_matmul_tiles"}
+    assert not [row for row in rows if not row["error"] <= row["limit"]]
+
+
+def test_recipes_compile_for_hopper_at_the_sizes_of_real_workloads(tmp_path: Path) -> None:
+    request = [{"name": name, "source": problem.source} for name, problem in bundled().items()]
+    names = ("group_norm", "rope", "transpose", "embedding", "column_sum", "mse")
+    request += [{"name": name, "source": BY_NAME[name].source} for name in names]
+    rows = run("tests.support.compiled", request, TRITON_CACHE_DIR=str(tmp_path))
+    assert all(row["cubin"] > 0 and row["shared"] <= 227 * 1024 for row in rows)
+    assert {row["candidate"].removeprefix(each["name"] + "_") for row in rows for each in request} >= {
+        recipe.name for recipe in RECIPES
+    }
+    by_name = {row["candidate"]: row for row in rows}
+    for name in ("attention_causal_attention_flash", "matmul_bias_gelu_matmul_descriptors"):
+        assert by_name[name]["tensor_cores"] > 0, name
+    assert by_name["matmul_bias_gelu_matmul_descriptors"]["copy_engine"] > 0
+    for name in ("softmax_rows_once", "layernorm_rows_once", "bias_gelu_scale_residual_pointwise_tile"):
+        assert by_name[name]["wide_loads"] > 0, name
+
+
+def candidates() -> list[tuple[str, str]]:
+    """A candidate of every recipe."""
+    found: dict[str, str] = {}
+    sources = [*(each.source for each in REFERENCES), HALF_PRODUCT]
+    for source in sources:
+        for match in recognise(source, "nvidia-h100"):
+            for recipe in RECIPES:
+                if recipe.family == match.family and recipe.name not in found:
+                    try:
+                        found[recipe.name] = write_candidate(recipe, match, source)
+                    except Unmatched:
+                        continue
+    return list(found.items())
+
+
+CANDIDATES = candidates()
+
+
+def test_there_are_recipes_for_every_kind_of_problem() -> None:
+    assert len(RECIPES) >= 12
+    assert {name for name, _ in CANDIDATES} == {recipe.name for recipe in RECIPES}
+    assert len({recipe.name for recipe in RECIPES}) == len(RECIPES)
+
+
+@pytest.mark.parametrize(("name", "source"), CANDIDATES, ids=[name for name, _ in CANDIDATES])
+def test_a_candidate_declares_a_space_that_its_own_values_lie_in(name: str, source: str) -> None:
+    space = tunables.parse_space(source)
+    assert space is not None
+    assert space.size >= 4
+    assert space.allows(space.defaults)
+    other = next(each for each in space.configurations() if each != space.defaults)
+    assert tunables.parse_space(tunables.with_values(source, other)) is not None
+
+
+def test_float32_products_keep_their_precision_unless_the_problem_gives_it_away() -> None:
+    source = BY_NAME["mm"].source
+    match = recognise(source, "nvidia-h100")[0]
+    recipe = next(recipe for recipe in RECIPES if recipe.name == "matmul_tiles")
+    assert 'PRECISION = "ieee"' in write_candidate(recipe, match, source)
+    loose = source.replace("SPEC = {", "SPEC = {'precision': {'tf32': True}, ", 1)
+    assert 'PRECISION = "tf32"' in write_candidate(recipe, match, loose)
