@@ -18,8 +18,19 @@ from structlog.typing import Processor
 
 LogFormat = Literal["auto", "json", "console"]
 
-# Chatty at INFO without saying what a job did.
-_QUIET: Final = ("kombu", "amqp", "httpx", "httpcore", "LiteLLM", "alembic.runtime.plugins")
+# Chatty at INFO without saying what a job did, or saying again what our own lines say.
+_QUIET: Final = (
+    "kombu",
+    "amqp",
+    "celery.app.trace",
+    "celery.beat",
+    "celery.worker.strategy",
+    "httpx",
+    "httpcore",
+    "LiteLLM",
+    "alembic.runtime.plugins",
+    "uvicorn.access",
+)
 
 
 def configure_logging(level: str = "INFO", format: LogFormat = "auto") -> None:

@@ -7,13 +7,18 @@ is tied to ours: logging, the row in `workers`, and what a worker process shares
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any
 
 from celery import Celery, signals
+from celery.exceptions import SecurityWarning
 
 from db.logging import configure_logging
 from db.settings import get_settings
 from worker import lifeline, registry, runtime
+
+# Meant for pickled messages, which we do not accept. Candidates, the code to be feared, run confined in the runner.
+warnings.filterwarnings("ignore", "You're running the worker with superuser privileges", SecurityWarning)
 
 _main_pid = 0
 
