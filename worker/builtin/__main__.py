@@ -1,0 +1,43 @@
+"""The built-in proposer as a process: one JSON request on standard input, one JSON answer on standard output.
+
+    echo '{"problem_source": "...", "problem_name": "x", "hardware": "cpu", "language": "cpp", "index": 0}' \
+        | python -m worker.builtin
+
+The answer is {"kind", "name", "plan", "source"} for seed number `index`, or {"exhausted": true} past the last one. It
+runs the reference to trace it, so it is started without secrets.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from worker.builtin.menu import NotOffered, menu
+
+
+def main() -> None:
+    """Answer one request."""
+    request = json.load(sys.stdin)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what the reference or a compiler prints is not the answer
+    index = int(request.pop("index"))
+    answer = next(itertools.islice(offers(**request), index, None), {"exhausted": True})
+    json.dump(answer, answers)
+    answers.flush()
+
+
+def offers(**target: str) -> Iterator[dict[str, Any]]:
+    """The seeds that can really be made, in the menu's order."""
+    for seed in menu(**target):
+        try:
+            yield {"kind": seed.kind, "name": seed.name, "plan": seed.plan, "source": seed.make()}
+        except NotOffered:
+            continue
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""The menu: every candidate that the built-in proposer can offer for a problem on a target, in the order to try them.
+
+Recipes come first (a trace of 2 s, then a candidate in milliseconds), the compiler seed last (Inductor takes 20 s on
+two cores). The order is fixed by problem and target, so that seed number k is the same whenever it is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from worker.builtin.compiler import NoCompilerSeed, compiler_seed
+from worker.builtin.expressions import Unmatched
+from worker.builtin.families import Match, recognise
+from worker.builtin.trace import TraceError
+
+LANGUAGES = ("cpp", "triton", "cuda")
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """One offer. `make` writes the candidate's source; it raises NotOffered when it turns out not to be possible."""
+
+    kind: str
+    """`recipe` or `compiler`."""
+    name: str
+    plan: str
+    make: Callable[[], str]
+
+
+class NotOffered(Exception):
+    """This seed cannot be made for this problem after all. Go on to the next."""
+
+
+def menu(problem_source: str, problem_name: str, hardware: str, language: str) -> list[Seed]:
+    """All seeds for a problem and target. An unrecognised problem has the compiler seed only."""
+    seeds = [
+        Seed("recipe", recipe.name, recipe.plan, partial(_write, language, recipe, match, problem_source))
+        for match in _matches(problem_source, problem_name, hardware)
+        for recipe in _recipes(language)
+        if recipe.family == match.family and _fits(recipe, match)
+    ]
+    if language != "cuda":  # Inductor writes C++ and Triton
+        plan = "Inductor's own kernels for the reference, made to stand alone"
+        make = partial(_compile, problem_source, problem_name, hardware, language)
+        seeds.append(Seed("compiler", "inductor", plan, make))
+    return seeds
+
+
+def _matches(source: str, name: str, hardware: str) -> Sequence[Match]:
+    try:
+        return recognise(source, hardware, name)
+    except TraceError:
+        return ()
+
+
+def _recipes(language: str) -> Sequence[Any]:
+    recipes: Sequence[Any] = importlib.import_module(f"worker.builtin.{language}").RECIPES
+    return recipes
+
+
+def _fits(recipe: Any, match: Match) -> bool:
+    try:
+        recipe.write(match)
+    except Unmatched:
+        return False
+    return True
+
+
+def _write(language: str, recipe: Any, match: Match, source: str) -> str:
+    try:
+        written: str = importlib.import_module(f"worker.builtin.{language}").write_candidate(recipe, match, source)
+    except Unmatched as unmatched:
+        raise NotOffered(str(unmatched)) from unmatched
+    return written
+
+
+def _compile(source: str, name: str, hardware: str, language: str) -> str:
+    try:
+        return compiler_seed(source, name, hardware, language)
+    except NoCompilerSeed as refused:
+        raise NotOffered(str(refused)) from refused
