@@ -84,15 +84,16 @@ class Case:
         for parameter in self.model.parameters():
             torch.nn.init.normal_(parameter)
 
-    def compare(self, candidate: ModuleType, dtype: torch.dtype, gaps: bool) -> float:
+    def compare(self, candidate: ModuleType, dtype: torch.dtype, gaps: bool, device: str = "cpu") -> float:
         """The candidate's error against the truth for these very inputs."""
-        inputs = [each.to(dtype) if each.is_floating_point() else each for each in self.inputs]
-        model = copy.deepcopy(self.model).to(dtype)
+        inputs = [each.to(device, dtype) if each.is_floating_point() else each.to(device) for each in self.inputs]
+        model = copy.deepcopy(self.model).to(device, dtype)
         ours = candidate.ModelNew(*self.init)
         ours.load_state_dict(self.model.state_dict())
+        ours = ours.to(device, dtype)
         with torch.no_grad():
             truth = model.double()(*(each.double() if each.is_floating_point() else each for each in inputs))
-            found = ours.to(dtype)(*(apart(each) if gaps else each.clone() for each in inputs))
+            found = ours(*(apart(each) if gaps else each.clone() for each in inputs))
         truths = truth if isinstance(truth, tuple | list) else (truth,)
         founds = found if isinstance(found, tuple | list) else (found,)
         if len(truths) != len(founds) or any(f.is_floating_point() and f.dtype is not dtype for f in founds):
