@@ -4,8 +4,8 @@
     python -m benchmarks.recipes_gpu --problems softmax cumsum --tune 12 --compile --json recipes.json
 
 Each row: microseconds (median of cold-cache calls, launch included), the bandwidth that this means for the bytes that
-must be moved, and the speed-up over eager. Every candidate is compared with float64 before it is timed. For a quick look
-while recipes are written; what counts is the judge's measurement.
+must be moved, and the speed-up over eager. Every candidate is compared with float64 before it is timed. It is for a
+quick look while recipes are written; what counts is the judge's measurement.
 """
 
 from __future__ import annotations
@@ -45,12 +45,16 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
+def event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
 def time_us(run: Run) -> float:
     """The median time of a call in microseconds, with the cache emptied before each."""
     spoiled = torch.empty(CACHE_BYTES, dtype=torch.int8, device="cuda")
     for _ in range(3):
         run()
-    pairs = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(CALLS)]
+    pairs = [(event(), event()) for _ in range(CALLS)]
     for start, stop in pairs:
         spoiled.zero_()
         start.record()
@@ -155,7 +159,7 @@ def measure(
     yield {**common, "name": "eager", "us": eager_us, "speedup": 1.0, "params": {}, "note": ""}
     if options.compile:
         torch.compiler.reset()
-        compiled = torch.compile(bench.model, dynamic=False)
+        compiled: Callable[..., Any] = torch.compile(bench.model, dynamic=False)
         us = time_us(lambda: compiled(*bench.inputs))
         yield {**common, "name": "torch.compile", "us": us, "speedup": eager_us / us, "params": {}, "note": ""}
     for name, source in written(problem, options.languages):
