@@ -162,7 +162,13 @@ class Deployment:
     def story(self, job_id: str) -> str:
         """Where the job's work is, for a test that gives up."""
         work = self.rows("SELECT kind, state, attempt, error FROM work WHERE job_id = :id ORDER BY id", id=job_id)
-        return f"{work} {self.event_types(job_id)}"
+        made = self.rows(
+            "SELECT ordinal, operator, candidates.state, failure, failure_detail, verdict, evaluations.reason"
+            " FROM candidates LEFT JOIN evaluations ON candidate_id = candidates.id"
+            " WHERE candidates.job_id = :id ORDER BY ordinal",
+            id=job_id,
+        )
+        return "\n".join([*map(str, work), *map(str, made), *self.event_types(job_id)])
 
     def assert_sound(self, job_id: str) -> None:
         """What holds for every job that ended, whatever was killed: nothing lost, nothing twice, nothing running."""
