@@ -1,0 +1,141 @@
+"""What a C++ recipe is, and how its parts become a candidate file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from worker.builtin.candidate import candidate
+from worker.builtin.cpp.mathlib import helpers_for
+from worker.builtin.families import Match
+
+# No -ffast-math: the functions in `mathlib` vectorise without it, and NaN and infinity keep their meaning. These two
+# only
+# drop errno and floating-point exceptions, which torch has no notion of.
+FLAGS = ("-fno-math-errno", "-fno-trapping-math")
+# Choices that are compiler flags rather than macros: the vector width in bits, and how often loops are unrolled.
+_FLAG_TUNABLES = {"WIDTH": [256, 512], "UNROLL": [1, 2, 4]}
+
+HELPERS = {
+    "_f32": '''\
+def _f32(t):
+    """The tensor in float32; half precision is widened, float64 is refused: this kernel computes in float32."""
+    if t.dtype is torch.float32:
+        return t
+    if t.dtype not in (torch.bfloat16, torch.float16):
+        raise TypeError(f"this kernel computes in float32, it cannot take {t.dtype}")
+    return t.float()
+''',
+    "_matrix": '''\
+def _matrix(t, shape):
+    """The tensor with this shape, contiguous."""
+    return t.contiguous() if t.shape == shape else t.expand(shape).contiguous()
+''',
+    "_strided": '''\
+def _strided(t, shape):
+    """A view as [rows, columns] whose neighbouring columns are neighbours in memory: copied only if it must be."""
+    t = (t if t.shape == shape else t.expand(shape)).flatten(0, -2)
+    return t if t.stride(1) == 1 else t.contiguous()
+''',
+    "_vector": '''\
+def _vector(t, size):
+    """The tensor as `size` contiguous values."""
+    t = t.reshape(-1)
+    return t.contiguous() if t.numel() == size else t.expand(size).contiguous()
+''',
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a recipe writes.
+
+    `cpp` is the C++ source without prelude, with the tunables as macros; `inputs` are the parameters of the Python
+    function `_run` and the expressions that forward passes for them; `body` are its statements, which call `_LIB.…`.
+    `tunables` maps each macro to its choices; `defaults` gives the values that the file starts with.
+    """
+
+    cpp: str
+    inputs: Sequence[tuple[str, str]]
+    body: Sequence[str]
+    tunables: Mapping[str, Sequence[int]]
+    defaults: Mapping[str, int]
+    constraints: Sequence[str] = ()
+    python: str = ""
+    """More module-level Python, for functions that `body` calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A parametric kernel for one family. `write` raises Unmatched when the bindings are not what it can do."""
+
+    name: str
+    family: str
+    plan: str
+    write: Callable[[Match], Parts]
+
+
+def indent(lines: Sequence[str], by: int) -> str:
+    """Lines joined for a place in a template that is indented by `by` spaces."""
+    return ("\n" + " " * by).join(lines)
+
+
+def threads() -> tuple[list[int], int]:
+    """(choices, first value) for a thread count on this machine."""
+    count = len(os.sched_getaffinity(0))
+    choices = sorted({1, max(1, count // 2), count})
+    return choices, count
+
+
+def has_wide_vectors() -> bool:
+    """Whether this machine has 512-bit vectors (and twice the registers)."""
+    return "AVX512" in torch.backends.cpu.get_cpu_capability()
+
+
+def write_candidate(recipe: Recipe, match: Match, problem_source: str) -> str:
+    """The candidate file of a recipe for a match. Raises Unmatched."""
+    parts = recipe.write(match)
+    counts, first = threads()
+    tunables = {"THREADS": counts, **_FLAG_TUNABLES, **parts.tunables}
+    width = 512 if has_wide_vectors() else 256
+    defaults = {"THREADS": first, "WIDTH": width, "UNROLL": 1, **parts.defaults}
+    names = ", ".join(name for name, _ in parts.inputs)
+    expressions = ", ".join(text for _, text in parts.inputs)
+    return candidate(
+        problem_source,
+        plan=recipe.plan,
+        imports=["import platform", "from kernelwright import load_cpp"],
+        tunables=tunables,
+        defaults=defaults,
+        constraints=parts.constraints,
+        kernel=_kernel(parts, names, list(tunables)),
+        returns=f"_run({expressions})",
+    )
+
+
+def _kernel(parts: Parts, names: str, tunables: Sequence[str]) -> str:
+    body = "\n".join(f"    {line}" for line in parts.body)
+    helpers = "\n\n".join(HELPERS[name] for name in HELPERS if f"{name}(" in body + parts.python)
+    helpers += f"\n\n{parts.python}" if parts.python else ""
+    defines = ", ".join(f'f"-D{name}={{{name}}}"' for name in tunables if name not in _FLAG_TUNABLES)
+    flags = ", ".join(repr(flag) for flag in FLAGS)
+    return f'''\
+SOURCE = r"""
+{helpers_for(parts.cpp)}
+{parts.cpp.strip()}
+"""
+
+_X86 = platform.machine() in ("x86_64", "AMD64")
+_WIDTH = (f"-DLANES={{WIDTH // 32}}", *((f"-mprefer-vector-width={{WIDTH}}",) if _X86 else ()))
+_UNROLL = ("-funroll-loops", f"--param=max-unroll-times={{UNROLL}}") if UNROLL > 1 else ()
+_LIB = load_cpp(SOURCE, flags=({flags}, *_WIDTH, *_UNROLL, {defines}))
+
+
+{helpers}
+
+def _run({names}):
+{body}
+'''
