@@ -1,8 +1,8 @@
 """Run Triton candidates in Triton's interpreter and compare them with their references in float64.
 
-A program of its own, because TRITON_INTERPRET is read when a kernel is defined:
+A program of its own, because the interpreter is for a whole process. It is the runner's, which checks every access:
 
-    TRITON_INTERPRET=1 python -m tests.support.interpreted < request.json > findings.json
+    python -m tests.support.interpreted < request.json > findings.json
 
 The request is a list of {"name", "source"}; the findings are one row per recipe, workload and variation.
 """
@@ -26,6 +26,7 @@ from worker.builtin.expressions import Unmatched
 from worker.builtin.families import recognise
 from worker.builtin.trace import Workload, call_accepting, load_source, workloads
 from worker.builtin.triton import RECIPES, write_candidate
+from worker.runner.triton_interpret import use_interpreter
 
 HARDWARE = "nvidia-h100"
 
@@ -101,12 +102,12 @@ class Case:
         return max(error(f, t) for f, t in zip(founds, truths, strict=True))
 
 
-def variations(products: bool) -> Iterator[tuple[str, torch.dtype, bool, dict[str, int]]]:
-    """(name, dtype, gaps, tunables) of what is tried on the last workload; all workloads are tried plainly."""
-    yield "small", torch.float32, False, SMALL
-    yield "half", torch.float16, True, SMALL
-    if not products:  # the interpreter's tl.dot is silently wrong for bfloat16, whose bits it takes for integers
-        yield "bfloat16", torch.bfloat16, False, {}
+VARIATIONS: tuple[tuple[str, torch.dtype, bool, dict[str, int]], ...] = (
+    ("small", torch.float32, False, SMALL),
+    ("half", torch.float16, True, SMALL),
+    ("bfloat16", torch.bfloat16, False, {}),
+)
+"""(name, dtype, gaps, tunables) of what is tried on one workload; all workloads are tried plainly."""
 
 
 def examine(name: str, source: str, folder: Path) -> Iterator[dict[str, Any]]:
@@ -118,13 +119,13 @@ def examine(name: str, source: str, folder: Path) -> Iterator[dict[str, Any]]:
                 text = write_candidate(recipe, match, source)
             except Unmatched:
                 continue
-            yield from _try(f"{name}_{recipe.name}", text, cases, match.family in ("matmul", "attention"), folder)
+            yield from _try(f"{name}_{recipe.name}", text, cases, folder)
 
 
-def _try(name: str, text: str, cases: list[tuple[str, Case]], products: bool, folder: Path) -> Iterator[dict[str, Any]]:
+def _try(name: str, text: str, cases: list[tuple[str, Case]], folder: Path) -> Iterator[dict[str, Any]]:
     candidate = load(text, name, folder)
     runs = [(workload, case, "plain", torch.float32, False, {}) for workload, case in cases]
-    runs += [(*cases[-2], *variation) for variation in variations(products)]
+    runs += [(*cases[-2], *variation) for variation in VARIATIONS]
     for workload, case, variation, dtype, gaps, tunables in runs:
         changed = {key: value for key, value in tunables.items() if key in candidate.TUNABLES}
         before = {key: getattr(candidate, key) for key in changed}
@@ -135,6 +136,7 @@ def _try(name: str, text: str, cases: list[tuple[str, Case]], products: bool, fo
 
 
 def main() -> None:
+    use_interpreter()
     warnings.simplefilter("ignore")  # numpy's remarks about infinities: the kernels mean them
     with tempfile.TemporaryDirectory() as folder:
         rows = [row for each in json.load(sys.stdin) for row in examine(each["name"], each["source"], Path(folder))]

@@ -105,6 +105,14 @@ def _padded(t, multiple):
 '''
 
 
+_ALIGNED = '''\
+def _aligned(t):
+    """`t` as the copy engine wants it: rows of a multiple of 16 bytes, starting at a multiple of 16 bytes."""
+    t = _padded(t, 8).contiguous()
+    return t.clone() if t.data_ptr() % 16 else t
+'''
+
+
 @dataclass(frozen=True, slots=True)
 class _Epilogue:
     """What follows the product, as text."""
@@ -218,11 +226,12 @@ def write_descriptors(match: Match) -> Parts:
     if bindings.batched or not small_types(match):
         raise Unmatched("the copy engine is used for single products of two-byte types")
     after = _epilogue(bindings)
-    pad = "_padded(b[0], 8)"
     body = [
         *_shapes(bindings, after),
         *after.prepare,
-        f"a, b = _padded(a[0], 8).contiguous(), {pad}.contiguous()",
+        "if not o0.numel():",
+        "    return o0",
+        "a, b = _aligned(a[0]), _aligned(b[0])",
         "k = a.shape[1]",
         # Where b is not transposed it may have fewer rows than a has padded columns: the engine reads zeros beyond.
         "left = TensorDescriptor.from_tensor(a, [BM, BK])",
@@ -250,7 +259,7 @@ def write_descriptors(match: Match) -> Parts:
         },
         defaults={"BM": 128, "BN": 256, "BK": 64, "GROUP": 8, "WARPS": 8, "STAGES": 3, "FLATTEN": 1, "HALVES": 1},
         constraints=["(BM + BN) * BK * STAGES * 2 <= 220000", "BM * BN <= WARPS * 32 * 128"],
-        helpers=[_PADDED, PROCESSORS, *after.helpers],
+        helpers=[_PADDED, _ALIGNED, PROCESSORS, *after.helpers],
     )
 
 

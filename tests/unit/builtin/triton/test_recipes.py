@@ -83,7 +83,7 @@ def of_families(*families: str) -> list[dict[str, str]]:
 )
 def test_recipes_compute_what_their_references_do(families: tuple[str, ...]) -> None:
     request = of_families(*families)
-    rows = run("tests.support.interpreted", request, TRITON_INTERPRET="1")
+    rows = run("tests.support.interpreted", request)
     wrong = [row for row in rows if not row["error"] <= row["limit"]]
     assert not wrong
     tried = {row["candidate"] for row in rows}
@@ -92,7 +92,7 @@ def test_recipes_compute_what_their_references_do(families: tuple[str, ...]) -> 
 
 
 def test_products_of_half_precision_go_through_the_copy_engine_and_stay_right() -> None:
-    rows = run("tests.support.interpreted", [{"name": "half", "source": HALF_PRODUCT}], TRITON_INTERPRET="1")
+    rows = run("tests.support.interpreted", [{"name": "half", "source": HALF_PRODUCT}])
     assert {row["candidate"] for row in rows} == {"half_matmul_descriptors", "half_matmul_tiles"}
     assert not [row for row in rows if not row["error"] <= row["limit"]]
 
@@ -102,16 +102,14 @@ def test_recipes_compile_for_hopper_at_the_sizes_of_real_workloads(tmp_path: Pat
     names = ("group_norm", "rope", "transpose", "embedding", "column_sum", "mse")
     request += [{"name": name, "source": BY_NAME[name].source} for name in names]
     rows = run("tests.support.compiled", request, TRITON_CACHE_DIR=str(tmp_path))
-    assert all(row["cubin"] > 0 and row["shared"] <= 227 * 1024 for row in rows)
-    assert {row["candidate"].removeprefix(each["name"] + "_") for row in rows for each in request} >= {
-        recipe.name for recipe in RECIPES
-    }
-    by_name = {row["candidate"]: row for row in rows}
-    for name in ("attention_causal_attention_flash", "matmul_bias_gelu_matmul_descriptors"):
-        assert by_name[name]["tensor_cores"] > 0, name
-    assert by_name["matmul_bias_gelu_matmul_descriptors"]["copy_engine"] > 0
-    for name in ("softmax_rows_once", "layernorm_rows_once", "bias_gelu_scale_residual_pointwise_tile"):
-        assert by_name[name]["wide_loads"] > 0, name
+    assert {row["recipe"] for row in rows} == {recipe.name for recipe in RECIPES}
+    # A stack is where registers spill to: nothing may, at the values that a candidate starts with.
+    assert not [row for row in rows if not row["cubin_bytes"] or row["shared_bytes"] > 227 * 1024 or row["stack_bytes"]]
+    assembly = {path.stem: path.read_text() for path in tmp_path.rglob("*.ptx")}
+    assert "wgmma.mma_async" in assembly["_attention"] and "wgmma.mma_async" in assembly["_matmul"]
+    assert any("cp.async.bulk.tensor" in path.read_text() for path in tmp_path.rglob("_matmul.ptx"))
+    for kernel in ("_once", "_stream", "_scan", "_losses"):
+        assert any("ld.global.v4" in path.read_text() for path in tmp_path.rglob(f"{kernel}.ptx")), kernel
 
 
 def candidates() -> list[tuple[str, str]]:
