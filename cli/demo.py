@@ -23,7 +23,7 @@ import typer
 
 from cli import show
 from cli.client import ApiError, CandidateDetail, Client, Job
-from cli.commands.watch import watch_job
+from cli.commands.watch import show_events
 from cli.errors import CliError
 from cli.instance import read_instance
 from cli.programs import own_environment
@@ -50,7 +50,7 @@ def demo(
         Path | None, typer.Option("--home", help="Folder of the demo's own service.", show_default="./.demo")
     ] = None,
     problem: Annotated[str, typer.Option(help="A bundled problem.")] = PROBLEM,
-    candidates: Annotated[int, typer.Option(help="Candidates to try.", min=1)] = 10,
+    candidates: Annotated[int, typer.Option(help="Candidates to try.", min=1)] = 6,
 ) -> None:
     """Watch one real search: REST, queue, workers, compiler, judge, benchmark, and a kernel that beats PyTorch."""
     folder = (home or _own_folder()).absolute()
@@ -64,13 +64,15 @@ def demo(
         typer.echo(f"\n$ curl --json '{json.dumps(body)}' {url}/v1/jobs")
         job = client.submit(body)
         typer.echo(f"202 Accepted, {job['id']}\n")
-        _watch(client, job)
+        show_events(client, job)
         job = client.job(job["id"])
         best = _best(client, job)
     if best is None:
         show.put_json(_result(job, None))
         raise DemoFailed(state=job["state"], reason=job["stop_reason"], logs=folder / "log")
-    _show_winner(job, best)
+    kernel = folder / "kernel.py"
+    kernel.write_text(best["source"] or "")
+    _show_winner(job, best, kernel)
     show.put_json(_result(job, best))
     raise typer.Exit(0 if job["state"] == "succeeded" else 1)
 
@@ -111,34 +113,28 @@ def _wait_for_url(process: subprocess.Popen[bytes], home: Path) -> str:
     raise ServiceNotUp(logs=home / "log")
 
 
-def _watch(client: Client, job: Job) -> None:
-    try:
-        watch_job(client, job, as_json=False)
-    except typer.Exit as ended:
-        if ended.exit_code == 130:
-            raise
-
-
 def _best(client: Client, job: Job) -> CandidateDetail | None:
     with suppress(ApiError):
         return client.best(job["id"])
     return None
 
 
-def _show_winner(job: Job, best: CandidateDetail) -> None:
+def _show_winner(job: Job, best: CandidateDetail, kernel: Path) -> None:
     report: Mapping[str, Any] = best["report"] or {}
     speedups = report.get("speedups") or {}
     baselines = report.get("baselines_us") or {}
     tried = sum(count for verdict, count in job["progress"]["verdicts"].items() if verdict != "infra_error")
-    against = best["baseline"] or "fastest baseline"
+    against = {"compile": "torch.compile"}.get(best["baseline"] or "", best["baseline"] or "-")
     rows = [
         ["verdict", best["verdict"] or "-"],
-        [f"speedup over {against}", f"{show.speedup(best['speedup'])} {show.interval(best['ci95'])} (95 % interval)"],
-        ["speedup over eager", _against(speedups.get("eager"), baselines.get("eager"))],
-        ["speedup over torch.compile", _against(speedups.get("compile"), baselines.get("compile"))],
+        ["speedup", f"{show.speedup(best['speedup'])} over {against}, the fastest baseline"],
+        ["95 % interval", show.interval(best["ci95"])],
+        ["over eager", _against(speedups.get("eager"), baselines.get("eager"))],
+        ["over torch.compile", _against(speedups.get("compile"), baselines.get("compile"))],
         ["latency", show.latency(best["latency_us"])],
         ["candidates tried", str(tried)],
         ["plan", best["plan"] or "-"],
+        ["source", str(kernel)],
     ]
     typer.echo("")
     show.table([job["problem"]["name"], show.target(job)], rows, empty="")

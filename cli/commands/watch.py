@@ -37,14 +37,8 @@ def watch_job(client: Client, job: Job, *, as_json: bool) -> None:
 
     Raises typer.Exit, and what `follow` raises when the service stays away.
     """
-    events = follow(client, job["id"])
     try:
-        if as_json:
-            _as_json(events)
-        elif show.on_terminal():
-            _as_board(client, job, events)
-        else:
-            _as_lines(events)
+        show_events(client, job, as_json=as_json)
     except KeyboardInterrupt:
         show.note(f"\n{job['id']} goes on; stop it with: kernelwright cancel {job['id']}")
         raise typer.Exit(130) from None
@@ -56,6 +50,17 @@ def watch_job(client: Client, job: Job, *, as_json: bool) -> None:
         if ended["best"] is not None:
             show.note(f"kernelwright best {ended['id']} --output kernel.py")
     raise typer.Exit(EXIT_BY_STATE.get(ended["state"], 1))
+
+
+def show_events(client: Client, job: Job, *, as_json: bool = False) -> None:
+    """Show what happens to the job until it has ended. Raises what `follow` raises when the service stays away."""
+    events = follow(client, job["id"])
+    if as_json:
+        _as_json(events)
+    elif show.on_terminal():
+        _as_board(client, job, events)
+    else:
+        _as_lines(events)
 
 
 def _as_json(events: Iterable[Event]) -> None:
