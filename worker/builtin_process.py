@@ -38,6 +38,9 @@ _KEPT: Final = (
     "KERNELWRIGHT_HOME",
 )
 _DETAIL_CHARS: Final = 500
+_menu_sizes: dict[str, int] = {}
+"""How many seeds a problem has for a target, as far as this process was told: past the last one no process is started,
+which would take 4 s to say so. Only a hint, lost with the process."""
 
 
 class BuiltinProcess:
@@ -59,6 +62,9 @@ class BuiltinProcess:
             "language": brief.language,
             "index": brief.builtin_index,
         }
+        menu = json.dumps({name: value for name, value in request.items() if name != "index"})
+        if brief.builtin_index >= _menu_sizes.get(menu, brief.builtin_index + 1):
+            return _exhausted()
         try:
             output, errors, status = self._run(json.dumps(request))
         except subprocess.TimeoutExpired:
@@ -66,7 +72,9 @@ class BuiltinProcess:
         if status != 0:
             return _failed(f"the built-in proposer ended with status {status}: {errors[-_DETAIL_CHARS:]}")
         try:
-            return _read(json.loads(output.splitlines()[-1]))
+            answer = json.loads(output.splitlines()[-1])
+            _menu_sizes[menu] = int(answer["menu_size"])
+            return _read(answer)
         except (ValueError, IndexError, KeyError, TypeError):
             return _failed(f"the built-in proposer answered {output[-_DETAIL_CHARS:]!r}")
 
@@ -118,8 +126,12 @@ def _environment(home: Path) -> dict[str, str]:
 
 def _read(answer: dict[str, Any]) -> Proposal:
     if answer.get("exhausted"):
-        return Proposal(failure=Failure.EXHAUSTED, detail="the built-in proposer has nothing left for this problem")
+        return _exhausted()
     return Proposal(source=str(answer["source"]), plan=f"{answer['kind']} {answer['name']}: {answer['plan']}")
+
+
+def _exhausted() -> Proposal:
+    return Proposal(failure=Failure.EXHAUSTED, detail="the built-in proposer has nothing left for this problem")
 
 
 def _failed(detail: str) -> Proposal:

@@ -3,8 +3,8 @@
     echo '{"problem_source": "...", "problem_name": "x", "hardware": "cpu", "language": "cpp", "index": 0}' \
         | python -m worker.builtin
 
-The answer is {"kind", "name", "plan", "source"} for seed number `index`, or {"exhausted": true} past the last one. It
-runs the reference to trace it, so it is started without secrets.
+The answer is {"kind", "name", "plan", "source"} for seed number `index`, or {"exhausted": true} past the last one, and
+in both cases "menu_size", which no index reaches. It runs the reference to trace it, so it is started without secrets.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from worker.builtin.menu import NotOffered, menu
+from worker.builtin.menu import NotOffered, Seed, menu
 
 
 def main() -> None:
@@ -25,14 +25,15 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the reference or a compiler prints is not the answer
     index = int(request.pop("index"))
-    answer = next(itertools.islice(offers(**request), index, None), {"exhausted": True})
-    json.dump(answer, answers)
+    seeds = menu(**request)
+    answer = next(itertools.islice(offers(seeds), index, None), {"exhausted": True})
+    json.dump(answer | {"menu_size": len(seeds)}, answers)
     answers.flush()
 
 
-def offers(**target: str) -> Iterator[dict[str, Any]]:
+def offers(seeds: list[Seed]) -> Iterator[dict[str, Any]]:
     """The seeds that can really be made, in the menu's order."""
-    for seed in menu(**target):
+    for seed in seeds:
         try:
             yield {"kind": seed.kind, "name": seed.name, "plan": seed.plan, "source": seed.make()}
         except NotOffered:
