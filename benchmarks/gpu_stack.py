@@ -37,15 +37,25 @@ def main() -> int:
     options = parser.parse_args()
     hardware = next(name for name in detect_hardware() if name != "cpu")
     home = Path(tempfile.mkdtemp(prefix="kernelwright-bench-"))
-    service = subprocess.Popen([sys.executable, "-m", "cli", "up", "--port", "0", "--home", str(home)])
+    service = subprocess.Popen(
+        [sys.executable, "-m", "cli", "up", "--port", "0", "--home", str(home), "--queues", "control,gpu"]
+    )
     try:
         results = run_jobs(wait_for_url(service, home), hardware, options)
+    except BaseException:
+        show_logs(home)
+        raise
     finally:
         service.send_signal(signal.SIGTERM)
         service.wait(timeout=60)
-    options.out.write_text(json.dumps(results, indent=1) + "\n")
     print_table(results)
     return 0 if all(result["job"]["state"] == "succeeded" for result in results) else 1
+
+
+def show_logs(home: Path) -> None:
+    """The ends of the service's logs, for a machine that nobody can look into afterwards."""
+    for log in sorted((home / "log").glob("*.log")):
+        sys.stderr.write(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}\n")
 
 
 def wait_for_url(service: subprocess.Popen[bytes], home: Path) -> str:
@@ -79,6 +89,7 @@ def run_jobs(url: str, hardware: str, options: argparse.Namespace) -> list[dict[
                 job = client.job(job["id"])
             results.append(collect(client, job, time.monotonic() - started))
             started = time.monotonic()
+            options.out.write_text(json.dumps(results, indent=1) + "\n")  # what is done is kept, whatever comes
     return results
 
 
