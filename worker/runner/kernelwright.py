@@ -524,9 +524,25 @@ def compile_cpp(source: str, flags: Sequence[str], folder: Path) -> tuple[Path, 
     if compiler is None:
         raise ToolchainMissing("g++ was not found on PATH")
     (folder / "kernel.cpp").write_text(source, encoding="utf-8")
-    log = _run([compiler, *CPP_FLAGS, *flags, "-c", "kernel.cpp", "-o", "kernel.o"], folder)
-    log += _run([compiler, "-shared", "-fopenmp", "kernel.o", "-o", "kernel.so"], folder)
+    headers, libraries = _torch_options(source)
+    log = _run([compiler, *CPP_FLAGS, *headers, *flags, "-c", "kernel.cpp", "-o", "kernel.o"], folder)
+    log += _run([compiler, "-shared", "-fopenmp", "kernel.o", *libraries, "-o", "kernel.so"], folder)
     return folder / "kernel.so", log
+
+
+_TORCH_HEADER = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<(?:torch|ATen|c10)/", re.MULTILINE)
+
+
+def _torch_options(source: str) -> tuple[list[str], list[str]]:
+    """What compiling and linking take for a source that includes torch's headers, as torch.compile's kernels do.
+
+    Torch's vector functions call into its library, which every candidate's process has loaded: its name is enough.
+    """
+    spec = importlib.util.find_spec("torch") if _TORCH_HEADER.search(source) else None
+    if spec is None or not spec.submodule_search_locations:
+        return [], []
+    root = Path(next(iter(spec.submodule_search_locations)))
+    return ["-isystem", str(root / "include")], [f"-L{root / 'lib'}", "-ltorch_cpu", "-lc10"]
 
 
 def compile_cuda(source: str, flags: Sequence[str], arch: str, folder: Path) -> tuple[Path, str]:
