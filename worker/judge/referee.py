@@ -66,7 +66,7 @@ class Referee:
         self._zygote: Zygote | None = None
         self._exhibits: Exhibits | None = None
         self._floor = PhysicsFloor(self.device)
-        self._seed = secrets.randbits(40)  # never leaves this process before the verdict
+        self._seed = secrets.randbits(40)  # never leaves this process: the next candidate meets it too
 
     def evaluate(self, request: EvaluationRequest) -> Evaluation:
         """Judge one candidate. Raises ReferenceFailed or ProblemError when the problem itself cannot be judged."""
@@ -83,7 +83,7 @@ class Referee:
         except Fault as fault:
             evaluation.verdict, evaluation.reason = fault.verdict, fault.reason
             evaluation.log = fault.log[-LOG_BYTES:]
-        evaluation.environment = environment.describe(self.device, self._level()) | {"seed": self._seed}
+        evaluation.environment |= environment.describe(self.device, self._level())
         evaluation.wall_s = time.monotonic() - started
         evaluation.gpu_s = self._lease.held_s - held
         log.info(
