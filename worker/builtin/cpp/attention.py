@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from worker.builtin.cpp import rows
-from worker.builtin.cpp.products import TILE, TRANSPOSE
+from worker.builtin.cpp.products import ROOM, TILE, TRANSPOSE
 from worker.builtin.cpp.recipe import Parts, Recipe, has_wide_vectors
 from worker.builtin.expressions import Unmatched
 from worker.builtin.families import Attention, Match
@@ -11,13 +11,6 @@ from worker.builtin.families import Attention, Match
 _KERNEL = """\
 #define CHUNK 4096
 {toolkit}
-#include <vector>
-// Room for `count` floats at the start of a cache line; it stays between calls.
-INLINE float* room(std::vector<float>& kept, int64_t count) {{
-    if ((int64_t)kept.size() < count + 16) kept.resize(count + 16);
-    return (float*)(((uintptr_t)kept.data() + 63) & ~(uintptr_t)63);
-}}
-
 // q: [groups * share, tokens, width], k: [groups, keys, width], v: [groups, keys, out_width]; `share` query
 // heads read one key head. The mask's strides are those of [batch, head, token]; neighbouring keys are
 // neighbours in memory.
@@ -175,7 +168,7 @@ def write(match: Match) -> Parts:
     wide = has_wide_vectors()
     return Parts(
         cpp=_KERNEL.format(
-            toolkit=rows.WALK + _MAX_IN_PLACE + TRANSPOSE + TILE,
+            toolkit=rows.WALK + _MAX_IN_PLACE + ROOM + TRANSPOSE + TILE,
             mask_parameters=f"const {ctype}* __restrict mask, int64_t mask_b, int64_t mask_h, int64_t mask_t, "
             if masked
             else "",

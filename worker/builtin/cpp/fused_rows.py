@@ -91,13 +91,14 @@ class Walks:
         return f"const {ctype} v{index} = {self._expression(index, step)};"
 
     def _expression(self, index: int, step: Step) -> str:
-        text = mathlib.expression(step.op, [self._name(a) for a in step.args])
+        text = mathlib.expression(step.op, [self._name(step, i) for i in range(len(step.args))])
         summed = any(s.op in ("row_sum", "row_mean") and s.args[0] == index for s in self.program.steps)
         return text.replace("kw_exp(", "kw_exp_flushed(") if step.op == "exp" and summed else text
 
-    def _name(self, arg: int | Number) -> str:
+    def _name(self, step: Step, position: int) -> str:
+        arg = step.args[position]
         if isinstance(arg, Number):
-            return self.layout.number(arg)
+            return self.layout.number(arg, step, position)
         if self.program.steps[arg].level == "element":
             return f"v{arg}"
         return f"splat<F>(w{arg} ? 1.0f : 0.0f) != 0.0f" if self.program.steps[arg].truth else f"splat<F>(w{arg})"
@@ -105,7 +106,7 @@ class Walks:
     def plain(self, index: int) -> str:
         """A row or scalar step that is not a reduction."""
         step = self.program.steps[index]
-        names = [self.layout.number(a) if isinstance(a, Number) else f"w{a}" for a in step.args]
+        names = [self.layout.number(a, step, i) if isinstance(a, Number) else f"w{a}" for i, a in enumerate(step.args)]
         return f"const {'bool' if step.truth else 'float'} w{index} = {mathlib.expression(step.op, names)};"
 
     def reduction(self, index: int) -> list[str]:

@@ -215,11 +215,16 @@ class Layout:
 
     def names(self, step: Step) -> list[str]:
         """The arguments of a step in C++."""
-        return [self.number(a) if isinstance(a, Number) else f"v{a}" for a in step.args]
+        return [self.number(a, step, i) if isinstance(a, Number) else f"v{a}" for i, a in enumerate(step.args)]
 
-    def number(self, number: Number) -> str:
-        text = f"(float){self.numbers[number]}" if number in self.numbers else mathlib.literal(number.value)
-        return f"splat<F>({text})"
+    def number(self, number: Number, step: Step, position: int) -> str:
+        """A constant as an argument of a step: in float, but for an exponent, whose rounding would be magnified."""
+        if number in self.numbers:
+            name = self.numbers[number]
+            return name if (step.op, position) == ("pow", 1) else f"splat<F>((float){name})"
+        if (step.op, position) == ("pow", 1):
+            return mathlib.literal(number.value).removesuffix("f")
+        return f"splat<F>({mathlib.literal(number.value)})"
 
 
 def _product(name: str, start: int, stop: int, rank: int) -> str:

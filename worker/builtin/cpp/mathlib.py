@@ -122,14 +122,20 @@ template <class F> INLINE F kw_exp_flushed(F x) {
 """
 
 _EXPM1 = """\
+// expm1: 2^n expm1(r) + (2^n - 1), so that nothing cancels near zero.
 template <class F> INLINE F kw_expm1(F x) {
-    F p = fma(x, 1.0f / 5040.0f, 1.0f / 720.0f);  // a series near zero, where the difference cancels
-    p = fma(p, x, 1.0f / 120.0f);
-    p = fma(p, x, 1.0f / 24.0f);
-    p = fma(p, x, 1.0f / 6.0f);
-    p = fma(p, x, 0.5f);
-    p = fma(p, x * x, x);
-    return select(kw_abs(x) < 0.35f, p, kw_exp_flushed(x) - 1.0f);
+    F t = fma(x, 1.44269504f, 12582912.0f), n = t - 12582912.0f;
+    F r = fma(n, 2.12194440e-4f, fma(n, -0.693359375f, x));
+    F p = fma(r, 1.3814467238e-3f, 8.3687808365e-3f);
+    p = fma(p, r, 4.1668392718e-2f);
+    p = fma(p, r, 1.6666519642e-1f);
+    p = fma(p, r, 4.9999994040e-1f);
+    p = fma(p, r * r, r);
+    F half = from_bits(raised(to_bits(splat<F>(0.5f)), to_bits(t)));  // 2^(n-1): 2^n may be out of range
+    F result = fma(half, p, half - 0.5f);
+    result = select(x < -20.0f, splat<F>(-1.0f), result + result);
+    result = select(x == 0.0f, x, result);
+    return select(x > 89.0f, splat<F>(INF), result);
 }
 """
 
@@ -277,7 +283,8 @@ LANEWISE(kw_rint, __builtin_rintf)
 LANEWISE(kw_trunc, __builtin_truncf)
 """
 
-# glibc's vector forms (at most 4 ulp), declared here because its header only does so under -ffast-math.
+# glibc's vector forms (at most 4 ulp, which for pow means double), declared here because its header only does so under
+# -ffast-math.
 _LIBMVEC = """\
 #if defined(__x86_64__) && defined(__GLIBC__)
 #define VECTOR_FORM __attribute__((simd("notinbranch"), const))
@@ -287,11 +294,11 @@ _LIBMVEC = """\
 extern "C" {
 VECTOR_FORM float sinf(float) noexcept;
 VECTOR_FORM float cosf(float) noexcept;
-VECTOR_FORM float powf(float, float) noexcept;
+VECTOR_FORM double pow(double, double) noexcept;
 }
 INLINE float kw_sin(float x) { return sinf(x); }
 INLINE float kw_cos(float x) { return cosf(x); }
-INLINE float kw_pow(float x, float y) { return powf(x, y); }
+INLINE float kw_pow(float x, double y) { return (float)pow((double)x, y); }
 #define LIBRARY(name, call) \\
     INLINE vf name(vf x) { \\
         float t[LANES]; \\
@@ -302,11 +309,19 @@ INLINE float kw_pow(float x, float y) { return powf(x, y); }
     }
 LIBRARY(kw_sin, sinf)
 LIBRARY(kw_cos, cosf)
+// An exponent that is a constant of the reference stays in double, as it does in torch.
+INLINE vf kw_pow(vf x, double y) {
+    float t[LANES];
+    memcpy(t, &x, sizeof t);
+    _Pragma("omp simd") for (int l = 0; l < LANES; l++) t[l] = (float)pow((double)t[l], y);
+    memcpy(&x, t, sizeof t);
+    return x;
+}
 INLINE vf kw_pow(vf x, vf y) {
     float t[LANES], u[LANES];
     memcpy(t, &x, sizeof t);
     memcpy(u, &y, sizeof u);
-    _Pragma("omp simd") for (int l = 0; l < LANES; l++) t[l] = powf(t[l], u[l]);
+    _Pragma("omp simd") for (int l = 0; l < LANES; l++) t[l] = (float)pow((double)t[l], (double)u[l]);
     memcpy(&x, t, sizeof t);
     return x;
 }
@@ -320,7 +335,7 @@ _TEXT = {
 _PARTS_OF = {
     "kw_abs": ("abs",), "kw_copysign": ("abs",), "kw_exp": ("exp",), "kw_exp_flushed": ("exp",), "kw_exp_down":
     ("exp",),
-    "kw_expm1": ("abs", "exp", "expm1"), "kw_log": ("log",), "kw_log1p": ("log", "log1p"),
+    "kw_expm1": ("exp", "expm1"), "kw_log": ("log",), "kw_log1p": ("log", "log1p"),
     "kw_sigmoid": ("exp", "sigmoid"), "kw_tanh": ("abs", "exp", "tanh"), "kw_erf": ("abs", "exp", "erf"),
     "kw_max": ("max",), "kw_min": ("max",), "kw_sign": ("sign",), "kw_sqrt": ("rounding",), "kw_floor": ("rounding",),
     "kw_ceil": ("rounding",), "kw_rint": ("rounding",), "kw_trunc": ("rounding",), "kw_sin": ("libmvec",),
