@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from worker.builtin.cpp import rows
-from worker.builtin.cpp.products import ROOM, TILE, TRANSPOSE
+from worker.builtin.cpp.products import TILE, TRANSPOSE
 from worker.builtin.cpp.recipe import Parts, Recipe, has_wide_vectors
 from worker.builtin.expressions import Unmatched
 from worker.builtin.families import Attention, Match
@@ -19,9 +19,9 @@ extern "C" void kernel(float* __restrict out, const float* __restrict q_all, con
                        int64_t tokens, int64_t keys, int64_t width, int64_t out_width, double scale_) {{
     const float scale = (float)scale_;
     const int64_t panels = (keys + NR - 1) / NR, out_panels = (out_width + NR - 1) / NR, padded = panels * NR;
-    static thread_local std::vector<float> kept_k, kept_v;
-    float* const packed_k = room(kept_k, groups * panels * NR * width);
-    float* const packed_v = room(kept_v, groups * out_panels * NR * padded);
+    static thread_local Room kept_k, kept_v;
+    float* const packed_k = kept_k.of<float>(groups * panels * NR * width);
+    float* const packed_v = kept_v.of<float>(groups * out_panels * NR * padded);
     const int64_t blocks = (tokens + BQ - 1) / BQ;
     #pragma omp parallel num_threads(THREADS) if (groups * share * tokens * keys * width >= GRAIN)
     {{
@@ -41,9 +41,9 @@ extern "C" void kernel(float* __restrict out, const float* __restrict q_all, con
             for (int64_t j = 0; j < keys; j++)
                 memcpy(to + j * NR, v_all + (g * keys + j) * out_width + first, count * sizeof(float));
         }}
-        static thread_local std::vector<float> kept_scores, kept_sums;
-        float* const scores = room(kept_scores, BQ * BK);
-        float* const sums = room(kept_sums, BQ * out_panels * NR);
+        static thread_local Room kept_scores, kept_sums;
+        float* const scores = kept_scores.of<float>(BQ * BK);
+        float* const sums = kept_sums.of<float>(BQ * out_panels * NR);
         #pragma omp for schedule(dynamic)
         for (int64_t task = 0; task < groups * share * blocks; task++) {{
             const int64_t h = task / blocks, g = h / share;
@@ -168,7 +168,7 @@ def write(match: Match) -> Parts:
     wide = has_wide_vectors()
     return Parts(
         cpp=_KERNEL.format(
-            toolkit=rows.WALK + _MAX_IN_PLACE + ROOM + TRANSPOSE + TILE,
+            toolkit=rows.WALK + _MAX_IN_PLACE + rows.ROOM + TRANSPOSE + TILE,
             mask_parameters=f"const {ctype}* __restrict mask, int64_t mask_b, int64_t mask_h, int64_t mask_t, "
             if masked
             else "",

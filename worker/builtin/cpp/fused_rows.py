@@ -210,7 +210,8 @@ typedef float F;
 {toolkit}
 extern "C" void kernel(float* __restrict o0, {parameters}int64_t rows, int64_t cols) {{
     {split}
-    std::vector<double> found(tasks);
+    static thread_local Room kept;
+    double* const found = kept.of<double>(tasks);
     #pragma omp parallel num_threads(THREADS) if (rows * cols >= GRAIN)
     {{
         {keep}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from worker.builtin.cpp.layout import Layout, needed, uniform_suffix
 from worker.builtin.cpp.recipe import Parts, Recipe, indent
+from worker.builtin.cpp.rows import STREAM
 from worker.builtin.expressions import Program, Unmatched
 from worker.builtin.families import Match, Pointwise
 
@@ -15,17 +16,7 @@ _KERNEL = """\
 typedef vf F;
 typedef vi M;
 
-#if STREAM && defined(__AVX512F__) && LANES == 16
-INLINE void stream(float* p, vf v) {{ _mm512_stream_ps(p, (__m512)v); }}
-#define FENCE _mm_sfence();
-#elif STREAM && defined(__AVX__) && LANES == 8
-INLINE void stream(float* p, vf v) {{ _mm256_stream_ps(p, (__m256)v); }}
-#define FENCE _mm_sfence();
-#else
-INLINE void stream(float* p, vf v) {{ store(p, v); }}
-#define FENCE
-#endif
-INLINE void stream(bool* p, vi v) {{ store(p, v); }}
+{stream_stores}INLINE void stream(bool* p, vi v) {{ store(p, v); }}
 INLINE void store_first(bool* p, vi v, int64_t count) {{ bool t[LANES]; store(t, v); memcpy(p, t, count); }}
 INLINE void store_past(bool* p, vi v, int64_t skip) {{
     bool t[LANES];
@@ -33,7 +24,7 @@ INLINE void store_past(bool* p, vi v, int64_t skip) {{
     memcpy(p + skip, t + skip, LANES - skip);
 }}
 enum {{ WHOLE, STREAMED, FIRST, PAST }};
-template <int how> using Store = std::integral_constant<int, how>;
+template <int how> struct Store {{ static constexpr int value = how; }};
 
 extern "C" void kernel({outputs}, {parameters}, int64_t rows, int64_t cols) {{
     const int64_t blocks = (cols + BLOCK - 1) / BLOCK, tasks = rows * blocks;
@@ -115,6 +106,7 @@ def kernel(layout: Layout) -> str:
     pad = [f"{c} t{j}[LANES] = {{}}; memcpy(t{j}, q{j} + start, count * sizeof({c}));" for c, j in ins]
     pad += [f"{c} u{k}[LANES];" for c, k in outs]
     return _KERNEL.format(
+        stream_stores=STREAM,
         outputs=", ".join(f"{ctype}* __restrict o{k}" for ctype, k in outs),
         parameters=", ".join(layout.parameters()),
         row_start=indent(layout.row_start(), 12),
@@ -143,7 +135,7 @@ def write(match: Match) -> Parts:
     # Streaming aligns on the first output; the others must be aligned alike.
     streams = set(output_types(program)) == {"float"}
     return Parts(
-        cpp="#include <type_traits>\n" + kernel(layout),
+        cpp=kernel(layout),
         inputs=layout.inputs(),
         body=[
             *layout.shape(),

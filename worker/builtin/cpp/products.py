@@ -8,16 +8,6 @@ from worker.builtin.cpp.recipe import Parts, Recipe, has_wide_vectors, indent
 from worker.builtin.expressions import Unmatched
 from worker.builtin.families import Match, Matmul
 
-# Packed copies are made anew by every call, in memory that stays: fresh pages would cost as much as the packing.
-ROOM = """\
-#include <vector>
-// Room for `count` floats at the start of a cache line; it stays between calls.
-INLINE float* room(std::vector<float>& kept, int64_t count) {
-    if ((int64_t)kept.size() < count + 16) kept.resize(count + 16);
-    return (float*)(((uintptr_t)kept.data() + 63) & ~(uintptr_t)63);
-}
-"""
-
 # Swaps the off-diagonal blocks of 1, 2, 4, ... lanes between pairs of rows: LANES * log2(LANES) permutations.
 TRANSPOSE = """\
 INLINE void transpose(vf* row) {
@@ -96,8 +86,8 @@ extern "C" void kernel(float* __restrict out, const float* __restrict a_all, con
                        {parameters}int64_t batch, int64_t m, int64_t n, int64_t depth) {{
     const int64_t panels = (n + NR - 1) / NR, blocks = (m + MC - 1) / MC, cols = n;
     (void)cols;
-    static thread_local std::vector<float> kept;
-    float* const packed = room(kept, panels * NR * (KC < depth ? KC : depth));
+    static thread_local Room kept;
+    float* const packed = kept.of<float>(panels * NR * (KC < depth ? KC : depth));
     #pragma omp parallel num_threads(THREADS) if (batch * m * n * depth >= GRAIN)
     for (int64_t g = 0; g < batch; g++) {{
         const float* const a = a_all + g * m * depth;
@@ -174,7 +164,7 @@ def write(match: Match) -> Parts:
     wide = has_wide_vectors()
     return Parts(
         cpp=_KERNEL.format(
-            toolkit=rows.WALK + WALK_ALL + ROOM + TRANSPOSE + TILE,
+            toolkit=rows.WALK + WALK_ALL + rows.ROOM + TRANSPOSE + TILE,
             parameters="".join(f"{p}, " for p in parameters),
             pack=_PACK[found.b_transposed],
             finish=indent(finish, 28),

@@ -11,10 +11,11 @@ from worker.builtin.families import ColumnReduction, Match, RowReduction
 # maximum it is relative to), and the parts are put together in order, so the result does not depend on timing.
 _ROWS = """\
 {toolkit}
-#include <vector>
 extern "C" void kernel(float* __restrict out, const float* __restrict in, int64_t rows, int64_t n) {{
     const int64_t parts = rows >= 4 * THREADS || n < 2 * SPLIT ? 1 : (n + SPLIT - 1) / SPLIT;
-    std::vector<double> found(rows * parts), tops(rows * parts);
+    static thread_local Room kept;
+    double* const found = kept.of<double>(2 * rows * parts);
+    double* const tops = found + rows * parts;
     #pragma omp parallel for schedule(static) num_threads(THREADS) if (rows * n >= GRAIN)
     for (int64_t task = 0; task < rows * parts; task++) {{
         const int64_t r = task / parts, part = task % parts;
@@ -23,8 +24,8 @@ extern "C" void kernel(float* __restrict out, const float* __restrict in, int64_
         {part}
     }}
     for (int64_t r = 0; r < rows; r++) {{
-        const double* piece = found.data() + r * parts;
-        const double* top = tops.data() + r * parts;
+        const double* piece = found + r * parts;
+        const double* top = tops + r * parts;
         {combine}
     }}
 }}
@@ -75,7 +76,7 @@ def write_rows(match: Match) -> Parts:
         raise Unmatched("not a reduction of rows")
     part = _PART["sum" if found.op == "mean" else found.op]
     kept = ", 1" * found.dims if found.keepdim else ""
-    toolkit = rows.WALK + rows.SUM + rows.NAN_MAX
+    toolkit = rows.ROOM + rows.WALK + rows.SUM + rows.NAN_MAX
     return Parts(
         cpp=_ROWS.format(toolkit=toolkit, part=part, combine=_COMBINE[found.op]),
         inputs=[("x", found.x.text)],
@@ -104,11 +105,12 @@ def _refuse_empty(op: str, extent: str) -> list[str]:
 # long n is
 # split between threads when there is nothing else to share out.
 _COLUMNS = """\
-#include <vector>
+{toolkit}
 extern "C" void kernel(float* __restrict out, const float* __restrict in, int64_t outer, int64_t n, int64_t inner) {{
     const int64_t blocks = (inner + WIDE - 1) / WIDE;
     const int64_t parts = outer * blocks >= 2 * THREADS || n < 2 * CHUNK ? 1 : (n + 4 * CHUNK - 1) / (4 * CHUNK);
-    std::vector<double> found(parts > 1 ? parts * outer * inner : 0);
+    static thread_local Room kept;
+    double* const found = kept.of<double>(parts > 1 ? parts * outer * inner : 0);
     #pragma omp parallel for schedule(static) num_threads(THREADS) if (outer * n * inner >= GRAIN)
     for (int64_t task = 0; task < outer * blocks * parts; task++) {{
         const int64_t part = task % parts, block = task / parts % blocks, o = task / parts / blocks;
@@ -130,7 +132,7 @@ extern "C" void kernel(float* __restrict out, const float* __restrict in, int64_
         if (parts == 1) {{
             for (int64_t c = 0; c < count; c++) out[o * inner + first + c] = (float)({finish});
         }} else {{
-            memcpy(found.data() + (part * outer + o) * inner + first, total, count * sizeof(double));
+            memcpy(found + (part * outer + o) * inner + first, total, count * sizeof(double));
         }}
     }}
     if (parts == 1) return;
@@ -173,7 +175,7 @@ def write_columns(match: Match) -> Parts:
     dim = found.dim
     kept = "1, " if found.keepdim else ""
     return Parts(
-        cpp=_COLUMNS.format(**_column_forms(found.op)),
+        cpp=_COLUMNS.format(toolkit=rows.ROOM, **_column_forms(found.op)),
         inputs=[("x", found.x.text)],
         body=[
             "dtype = x.dtype",

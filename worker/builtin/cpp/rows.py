@@ -175,20 +175,25 @@ template <class Get> INLINE float row_max(int64_t from, int64_t to, Get get) {
 }
 """
 
-# Streaming stores save reading the lines that they overwrite. Only for rows that are whole cache lines: at 1021 x
-# 2039, where
-# every row ends inside a line, streaming the middle and storing the ends took 1.5 times as long as plain stores.
-WRITE = """\
+STREAM = """\
 #if STREAM && defined(__AVX512F__) && LANES == 16
-INLINE void stream(float* p, vf v) { _mm512_stream_ps(p, (__m512)v); }
-#define FENCE _mm_sfence();
+INLINE void stream(float* p, vf v) { __builtin_ia32_movntps512(p, v); }
+#define FENCE __builtin_ia32_sfence();
 #elif STREAM && defined(__AVX__) && LANES == 8
-INLINE void stream(float* p, vf v) { _mm256_stream_ps(p, (__m256)v); }
-#define FENCE _mm_sfence();
+INLINE void stream(float* p, vf v) { __builtin_ia32_movntps256(p, v); }
+#define FENCE __builtin_ia32_sfence();
 #else
 INLINE void stream(float* p, vf v) { store(p, v); }
 #define FENCE
 #endif
+"""
+
+# Streaming stores save reading the lines that they overwrite. Only for rows that are whole cache lines: at 1021 x
+# 2039, where
+# every row ends inside a line, streaming the middle and storing the ends took 1.5 times as long as plain stores.
+WRITE = (
+    STREAM
+    + """\
 template <class Get> INLINE void write_row(float* __restrict out, int64_t n, Get get) {
     if (n < LANES) {
         for (int64_t i = 0; i < n; i++) out[i] = get(One{i});
@@ -203,21 +208,40 @@ template <class Get> INLINE void write_row(float* __restrict out, int64_t n, Get
     if (i < n) store(out + n - LANES, get(Many{n - LANES}));
 }
 """
+)
 
 # Asks for the same place of the next row while this one is computed, so that memory never waits.
 AHEAD = """\
 #define NEXT_ROW(p, k) if (AHEAD) __builtin_prefetch((p) + n + (k).i)
 """
 
-# Scratch that grows and stays: a row of floats for each thread.
-SCRATCH = """\
-#include <vector>
-static thread_local std::vector<float> scratch;
-INLINE float* scratch_row(int64_t n) {
-    if ((int64_t)scratch.size() < n) scratch.resize(n);
-    return scratch.data();
-}
+# Memory that grows and stays from call to call: fresh pages would cost as much as the work. Starts on a cache line.
+ROOM = """\
+#include <stdlib.h>
+struct Room {
+    void* data = nullptr;
+    size_t size = 0;
+    ~Room() { free(data); }
+    template <class T> T* of(int64_t count) {
+        const size_t wanted = (count * sizeof(T) + 127) & ~(size_t)63;
+        if (size < wanted) {
+            free(data);
+            data = aligned_alloc(64, wanted);
+            size = wanted;
+        }
+        return (T*)data;
+    }
+};
 """
+
+# A buffer for each thread.
+SCRATCH = (
+    ROOM
+    + """\
+static thread_local Room scratch;
+INLINE float* scratch_row(int64_t n) { return scratch.of<float>(n); }
+"""
+)
 
 TUNABLES = {"CHUNK": [256, 1024, 4096], "GRAIN": [4096, 32768]}
 DEFAULTS = {"CHUNK": 1024, "GRAIN": 32768}

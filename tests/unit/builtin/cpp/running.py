@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from search import tunables
+from tests.unit.builtin.references import BY_NAME
 from worker.builtin.cpp import RECIPES, write_candidate
 from worker.builtin.cpp.recipe import Recipe
 from worker.builtin.families import Match, recognise
@@ -115,3 +116,9 @@ def assert_honest(case: Case, change: Change | None = None) -> None:
             continue
         allowed = max(4 * relative_error(eager, truth), 2.5e-7)
         assert relative_error(found, truth) <= allowed, case.name
+
+
+def of(name: str, recipe: str, only: str = "", values: dict[str, int] | None = None) -> list[Case]:
+    """The cases of a named reference for one recipe."""
+    source = BY_NAME[name].source
+    return cases(source, load(candidate_source(source, recipe, **(values or {}))), [only] if only else ())
