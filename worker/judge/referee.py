@@ -185,18 +185,26 @@ class Referee:
         return self._exhibits
 
     def _baselines(self, exhibits: Exhibits) -> Any:
-        return exhibits.baselines(lambda: self._spawn(wall_s=24 * 3600.0))
+        return exhibits.baselines(lambda: self._spawn(24 * 3600.0, self._compile_cache(exhibits.problem)))
+
+    def _compile_cache(self, problem: Problem) -> Path:
+        """Inductor's cache for one problem's baselines, which no candidate can see: without it every start of a judge
+        compiles the baselines again (20 to 30 s on two cores)."""
+        folder = self._options.home / "cache" / "baselines" / problem.outline.source_hash
+        folder.mkdir(parents=True, exist_ok=True)
+        sandbox.hand_over(folder)
+        return folder.resolve()
 
     @contextmanager
     def _runner(self) -> Iterator[Runner]:
-        runner = self._spawn(wall_s=600.0)
+        runner = self._spawn(600.0)
         runner.build = self._builder
         try:
             yield runner
         finally:
             runner.close()
 
-    def _spawn(self, *, wall_s: float) -> Runner:
+    def _spawn(self, wall_s: float, compile_cache: Path | None = None) -> Runner:
         zygote = self._ensure_zygote()
         memory_bytes = min(16 << 30 if self._on_gpu else 6 << 30, _machine_memory_bytes() // 2)
         limits = sandbox.Limits(
@@ -209,10 +217,11 @@ class Referee:
             level=zygote.level,
             limits=limits,
             readable=(*sandbox.python_folders(), str(self._build_root.resolve())),
+            writable=(str(compile_cache),) if compile_cache else (),
             gpu=self._on_gpu,
         )
-        threads = torch.get_num_threads()
-        return zygote.spawn(confinement, runner_environment(threads, gpu=self._on_gpu))
+        own = {"TORCHINDUCTOR_CACHE_DIR": str(compile_cache)} if compile_cache else {}
+        return zygote.spawn(confinement, runner_environment(torch.get_num_threads(), gpu=self._on_gpu) | own)
 
     def _ensure_zygote(self) -> Zygote:
         if self._zygote is None:

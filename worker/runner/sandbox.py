@@ -185,11 +185,16 @@ def _make_dev(*, gpu: bool) -> None:
     Path("/dev/shm").mkdir()
 
 
+def hand_over(folder: Path) -> None:
+    """Give a folder to the user that confined processes run as. Nothing to do unless we are root."""
+    if os.geteuid() == 0:
+        os.chown(folder, NOBODY, NOBODY)
+
+
 def private_scratch() -> str:
     """A scratch folder for the levels without a mount namespace. The warden removes it."""
     folder = tempfile.mkdtemp(prefix="kernelwright-")
-    if os.geteuid() == 0:
-        os.chown(folder, NOBODY, NOBODY)
+    hand_over(Path(folder))
     os.chdir(folder)
     return folder
 
