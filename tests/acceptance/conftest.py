@@ -1,3 +1,5 @@
+"""Fixtures of the acceptance tests: a whole service of real processes."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,3 +1,5 @@
+"""Tests of `db.ids`."""
+
 from __future__ import annotations
 
 import re

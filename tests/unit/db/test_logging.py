@@ -1,3 +1,5 @@
+"""Tests of `db.logging`."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""Tests of `db.paging`."""
+
 from __future__ import annotations
 
 import math

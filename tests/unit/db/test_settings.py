@@ -1,3 +1,5 @@
+"""Tests of `db.settings`."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Tests of `db.statements`."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Tests of `db.storable`."""
+
 from __future__ import annotations
 
 import json

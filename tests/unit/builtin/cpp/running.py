@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,9 +42,10 @@ def candidate_source(source: str, recipe: str, **values: int) -> str:
     return tunables.with_values(written, values) if values else written
 
 
-def offers(source: str) -> list[tuple[Match, Recipe]]:
+@functools.cache
+def offers(source: str) -> tuple[tuple[Match, Recipe], ...]:
     """Every recipe that fits a reference."""
-    return [(m, r) for m in recognise(source, "cpu") for r in RECIPES if r.family == m.family]
+    return tuple((m, r) for m in recognise(source, "cpu") for r in RECIPES if r.family == m.family)
 
 
 def load(candidate: str) -> type[torch.nn.Module]:
