@@ -26,7 +26,7 @@ from worker.builtin.compiler_pretend import gpu_to_compile_for
 from worker.builtin.compiler_problem import NoCompilerSeed, Signature, signature
 from worker.builtin.compiler_triton import TritonKernels
 from worker.builtin.compiler_variants import Test, local_names, state_expression, test_of
-from worker.builtin.compiler_wrapper import VIEW, Launcher, Plain, parse_wrapper, rewrite
+from worker.builtin.compiler_wrapper import VIEW, Launcher, Plain, Wrapper, parse_wrapper, rewrite
 from worker.builtin.expressions import Unmatched
 from worker.builtin.trace import TraceError, Workload, load_source, workloads
 
@@ -61,6 +61,9 @@ class Kernels(Launcher, Protocol):
 
     def begin(self, workload: str) -> None:
         """The calls of this workload follow."""
+
+    def instead(self, wrapper: Wrapper, code: str, names: Mapping[str, str], returns: str) -> Plain | None:
+        """How to call Inductor's output when it cannot be rewritten; None when that is no way either."""
 
     def code(self) -> str:
         """The module-level Python that defines the kernels. Raises NoCompilerSeed when there are none."""
@@ -119,11 +122,17 @@ class _Seed:
     def _variant(self, workload: Workload, given: Signature, *, dynamic: bool) -> _Variant:
         captured = capture(self.namespace, workload, self.device, dynamic=dynamic)
         wrapper = parse_wrapper(captured.code)
-        if len(wrapper.parameters) != len(captured.arguments):
-            raise NoCompilerSeed("Inductor's call takes other arguments than forward")
+        if (len(wrapper.parameters), wrapper.outputs) != (len(captured.arguments), captured.outputs):
+            raise NoCompilerSeed("Inductor's call takes or returns other things than forward")
         names = {ours: self.names[a.key] for ours, a in zip(wrapper.parameters, captured.arguments, strict=True)}
         self.kernels.begin(workload.name)
-        call = rewrite(wrapper, names, self.kernels, captured.returns, captured.outputs)
+        try:
+            call = rewrite(wrapper, names, self.kernels, captured.returns)
+        except NoCompilerSeed:
+            instead = self.kernels.instead(wrapper, captured.code, names, captured.returns)
+            if instead is None:
+                raise
+            call = instead
         return _Variant(captured, given.init, call, test_of(captured, self.names, call.used))
 
     def _served(self, workload: Workload, given: Signature, *, dynamic: bool) -> bool:

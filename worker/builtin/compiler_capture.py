@@ -10,6 +10,7 @@ So a problem with gigabytes of inputs takes a second or two, the GPU stays free,
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,8 +20,6 @@ import torch
 import torch._functorch.config
 import torch._inductor.config
 from torch._guards import TracingContext, tracing
-from torch._inductor.compile_fx import compile_fx
-from torch._inductor.graph import GraphLowering
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -163,13 +162,13 @@ class _Session:
             raise _Captured
 
         try:
-            with (
-                torch.no_grad(),
-                tracing(TracingContext(self.mode)),
-                _settings(),
-                replaced(GraphLowering, "save_output_code", staticmethod(stop)),
-            ):
-                compile_fx(graph, list(flat))
+            with torch.no_grad(), tracing(TracingContext(self.mode)), _settings():
+                # Seconds to import, so not at the top; and not without a warning.
+                from torch._inductor.compile_fx import compile_fx
+                from torch._inductor.graph import GraphLowering
+
+                with replaced(GraphLowering, "save_output_code", staticmethod(stop)):
+                    compile_fx(graph, list(flat))
         except Exception:
             if not written:
                 raise
@@ -238,7 +237,12 @@ def _settings() -> Iterator[None]:
     }
     known = {name: value for name, value in changes.items() if _has(inductor, name)}
     patch: Callable[..., Any] = inductor.patch
-    with patch(known), torch._functorch.config.patch(enable_autograd_cache=False):
+    with (
+        patch(known),
+        torch._functorch.config.patch(enable_autograd_cache=False),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")  # advice to users of torch.compile, such as to allow TF32
         yield
 
 

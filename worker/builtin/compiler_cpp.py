@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 
 from worker.builtin.compiler_problem import NoCompilerSeed
-from worker.builtin.compiler_wrapper import Kernel
+from worker.builtin.compiler_wrapper import Kernel, Plain, Wrapper
 
 _ENTRY = re.compile(r'extern "C"\s+void\s+kernel\s*\(')
 _INCLUDE = re.compile(r"^[ \t]*#\s*include\s+(\S+).*$", re.MULTILINE)
@@ -37,6 +37,10 @@ class CppKernels:
 
     def begin(self, workload: str) -> None:
         """The calls of this workload follow. Functions go by what they compute: workloads may share them."""
+
+    def instead(self, wrapper: Wrapper, code: str, names: Mapping[str, str], returns: str) -> Plain | None:
+        """Nothing: C++ kernels can all be written out."""
+        return None
 
     def launch(self, kernel: Kernel, arguments: Sequence[ast.expr]) -> str:
         """The call of one kernel."""

@@ -15,6 +15,15 @@ _INTERPRETED = {
     "abs": "abs", "ceil": "ceil", "cos": "cos", "erf": "erf", "exp": "exp", "exp2": "exp2", "fma": "fma",
     "floor": "floor", "log": "log", "log2": "log2", "rsqrt": "rsqrt", "sin": "sin", "sqrt": "sqrt",
 }  # fmt: skip
+# And what Triton does not have either. log1p and expm1 as in Kahan's notes: exact where the naive form cancels.
+_STAND_INS = {
+    "isnan": "def isnan(x):\n    return x != x",
+    "isinf": "def isinf(x):\n    return tl.abs(x) == float('inf')",
+    "log1p": "def log1p(x):\n    u = 1.0 + x\n    return tl.where(u == 1.0, x, tl.log(u) * x / (u - 1.0))",
+    "expm1": "def expm1(x):\n    u = tl.exp(x)\n    y = tl.where(u == 1.0, x, (u - 1.0) * x / tl.log(u))\n"
+    "    return tl.where(u - 1.0 == -1.0, -1.0, tl.where(u == float('inf'), u, y))",
+    "tanh": "def tanh(x):\n    return 2.0 * tl.sigmoid(2.0 * x) - 1.0",
+}
 _KNOWN = frozenset(["tl", "triton", "libdevice", "math"]) | set(dir(builtins))
 
 
@@ -95,6 +104,8 @@ class _Renamed(ast.NodeTransformer):
             return ast.Name(name, ast.Load())
         if owner == "libdevice" and not self.interpreted:
             return _expression(f"libdevice.{name}")
+        if owner == "libdevice" and name in _STAND_INS:
+            return ast.Name(f"_{name}", ast.Load())
         if owner == "libdevice" and name not in _INTERPRETED:
             raise NoCompilerSeed(f"a kernel uses libdevice.{name}, which Triton's interpreter does not have")
         return _expression(f"tl.math.{_INTERPRETED.get(name, name) if owner == 'libdevice' else name}")
@@ -132,4 +143,6 @@ def _definitions() -> dict[str, ast.stmt]:
         elif isinstance(statement, ast.Assign | ast.AnnAssign):
             target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
             found[dotted(target)] = statement
+    for name, text in _STAND_INS.items():
+        found[f"_{name}"] = ast.parse("@triton.jit\n" + text.replace(f"def {name}(", f"def _{name}(")).body[0]
     return found

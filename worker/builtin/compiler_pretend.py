@@ -7,6 +7,7 @@ ahead of time on any machine.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
@@ -34,7 +35,10 @@ def gpu_to_compile_for() -> Iterator[torch.device]:
         yield device
         return
     with ExitStack() as stack:
-        for patch in _patches():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # importing Inductor warns
+            patches = list(_patches())
+        for patch in patches:
             stack.enter_context(patch)
         _forget()
         stack.callback(_forget)
@@ -62,7 +66,8 @@ def _patches() -> Iterator[Any]:
 
 
 def _on_cpu(lazy_init: Any) -> Any:
-    return lambda _device=None: lazy_init(torch.device("cpu"))
+    # Called as Inductor calls it: what it has done is remembered by its arguments, and to do it twice is an error.
+    return lambda *devices: lazy_init(*[torch.device("cpu") for _ in devices])
 
 
 def _stub_interface() -> type:

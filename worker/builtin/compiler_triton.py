@@ -15,11 +15,21 @@ from dataclasses import dataclass
 from worker.builtin.compiler_configs import grid_and_configs
 from worker.builtin.compiler_helpers import Helpers
 from worker.builtin.compiler_problem import NoCompilerSeed
-from worker.builtin.compiler_wrapper import Kernel, dotted
+from worker.builtin.compiler_wrapper import Kernel, Plain, Wrapper, dotted, embedded
 
 MAX_TUNABLES = 16
 """As many as the search takes."""
 _MAX_GRID_Y = 65535
+
+_LOAD = '''\
+def _load(code):
+    """Inductor's module as it is, with its own autotuner: not all of it could be written out as plain Triton."""
+    import torch._inductor.config
+    from torch._inductor.codecache import PyCodeCache
+
+    torch._inductor.config.compile_threads = 1
+    return PyCodeCache.load(code)
+'''
 
 _SPLIT_Y = f'''\
 def _split_y(blocks):
@@ -50,13 +60,17 @@ class TritonKernels:
     """
 
     def __init__(self, *, interpreted: bool) -> None:
+        self.interpreted = interpreted
         self.helpers = Helpers(interpreted=interpreted)
         self.functions: dict[str, _Function] = {}
+        self._modules: list[str] = []
         self._workload = ""
+        self._before: dict[str, _Function] = {}
 
     def begin(self, workload: str) -> None:
         """The calls of this workload follow."""
         self._workload = re.sub(r"\W", "_", workload)
+        self._before = dict(self.functions)
 
     @property
     def names(self) -> frozenset[str]:
@@ -89,21 +103,36 @@ class TritonKernels:
         config = _config_name(function)
         return f"{function.name}[{_grid(function, given)}]({', '.join(given.values())}, **{config})"
 
+    def instead(self, wrapper: Wrapper, code: str, names: Mapping[str, str], returns: str) -> Plain | None:
+        """A call of Inductor's module as it is, where it could not be rewritten: it needs a GPU when it is loaded."""
+        if self.interpreted or not wrapper.kernels:
+            return None
+        self.functions = self._before
+        self._modules.append(code)
+        return embedded(wrapper, names, f"_MODULE_{len(self._modules) - 1}", returns)
+
     def code(self) -> str:
         """The module-level Python that defines the kernels. Raises NoCompilerSeed when there are none."""
-        if not self.functions:
+        if not self.functions and not self._modules:
             raise NoCompilerSeed("Inductor calls the library for all of it, and adds no kernel")
         functions = list(self.functions.values())
         parts = [self.helpers.code()]
         parts += [_SPLIT_Y] if any(f.grid == "Grid2DWithYZOverflow" for f in functions) else []
         parts += [f"# {f.origin}\n{f.text}" for f in functions]
+        parts += [_LOAD] if self._modules else []
+        parts += [f"_MODULE_{index} = _load({_quoted(code)})" for index, code in enumerate(self._modules)]
+        return "\n\n\n".join([*filter(None, parts), *self._configs()]) + "\n"
+
+    def _configs(self) -> list[str]:
+        if not self.functions:
+            return []
         tunable = {f.name for f in self._tunable()}
         lines = ["# Block sizes and warps that Inductor would try, its first choice first."]
-        for f in functions:
+        for f in self.functions.values():
             choice = f"CONFIG_{f.name.upper()}" if f.name in tunable else "0"
             listed = "".join(f"    {config!r},\n" for config in f.configs)
             lines.append(f"{_config_name(f)} = (\n{listed})[{choice}]")
-        return "\n\n\n".join([*filter(None, parts), "\n".join(lines)]) + "\n"
+        return ["\n".join(lines)]
 
     def _function(self, kernel: Kernel) -> _Function:
         if kernel.language != "triton":
@@ -137,6 +166,10 @@ class TritonKernels:
             if isinstance(node, ast.Name):
                 node.id = own.get(node.id, node.id)
         return ast.unparse(self.helpers.adopt(function, frozenset(own.values())))
+
+
+def _quoted(text: str) -> str:
+    return repr(text) if '"""' in text or text.endswith(("\\", '"')) else f'r"""{text}"""'
 
 
 _JIT = ast.parse("triton.jit", mode="eval").body

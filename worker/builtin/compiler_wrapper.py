@@ -53,6 +53,7 @@ class Wrapper:
 
     kernels: tuple[Kernel, ...]
     parameters: tuple[str, ...]
+    outputs: int
     body: tuple[ast.stmt, ...]
 
 
@@ -80,7 +81,10 @@ def parse_wrapper(code: str) -> Wrapper:
         raise NoCompilerSeed("Inductor's call does not begin with its arguments")
     target = first.targets[0]
     names = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
-    return Wrapper(kernels, tuple(dotted(name) for name in names), tuple(body[1:]))
+    last = body[-1]
+    if not isinstance(last, ast.Return) or not isinstance(last.value, ast.Tuple):
+        raise NoCompilerSeed("Inductor's call does not end with its results")
+    return Wrapper(kernels, tuple(dotted(name) for name in names), len(last.value.elts), tuple(body[1:]))
 
 
 def _kernels_of(statement: ast.stmt) -> list[Kernel]:
@@ -115,21 +119,26 @@ class Plain:
     """Names that are read, the parameters' among them."""
 
 
-def rewrite(wrapper: Wrapper, names: Mapping[str, str], launcher: Launcher, returns: str, outputs: int) -> Plain:
+def rewrite(wrapper: Wrapper, names: Mapping[str, str], launcher: Launcher, returns: str) -> Plain:
     """The body of `call` as plain torch. `names` renames its arguments. Raises NoCompilerSeed."""
     rewriter = _Rewriter(wrapper.kernels, names, launcher)
     statements = [new for old in wrapper.body for new in rewriter.statement(old)]
     last = statements[-1]
-    if not isinstance(last, ast.Return) or not isinstance(last.value, ast.Tuple):
-        raise NoCompilerSeed("Inductor's call does not end with its results")
-    if len(last.value.elts) != outputs:
-        raise NoCompilerSeed("Inductor's call returns more than forward does")
+    assert isinstance(last, ast.Return) and isinstance(last.value, ast.Tuple)  # parse_wrapper saw to it
     if returns == "tensor":
         last.value = last.value.elts[0]
     elif returns == "list":
         last.value = ast.List(last.value.elts, ast.Load())
     used = _check_names(ast.Module(statements, []), launcher.names | set(names.values()))
     return Plain(tuple(ast.unparse(statement) for statement in statements), used)
+
+
+def embedded(wrapper: Wrapper, names: Mapping[str, str], module: str, returns: str) -> Plain:
+    """A call into Inductor's module as it is, which the candidate has loaded as `module`."""
+    passed = [names[parameter] for parameter in wrapper.parameters]
+    results = f"{module}.call([{', '.join(passed)}])"
+    wanted = {"tensor": f"{results}[0]", "tuple": f"tuple({results})", "list": f"list({results})"}[returns]
+    return Plain((f"return {wanted}",), frozenset(passed))
 
 
 def _check_names(tree: ast.AST, known: frozenset[str]) -> frozenset[str]:

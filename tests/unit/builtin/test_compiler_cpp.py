@@ -90,16 +90,11 @@ def test_one_kernel_serves_shapes_that_no_workload_has_and_odd_layouts() -> None
     torch.testing.assert_close(model(x), torch.softmax(x * 2, -1), equal_nan=True)
 
 
-@pytest.mark.parametrize(
-    "x", [torch.randn(4, 4).double(), torch.randn(4), torch.randn(1, 64)], ids=["dtype", "rank", "one"]
-)
-def test_inputs_that_nothing_was_compiled_for_are_refused(x: torch.Tensor) -> None:
-    source = make(
-        "scale", "pointwise", forward("return torch.softmax(x * 2, -1)"), "torch.randn(b, n)", "b, n", (8, 64)
-    )
-    model = loaded(compiler_seed(source.source, "scale", "cpu", "cpp")).ModelNew()
-    with pytest.raises(NotImplementedError, match="compiled for other"):
-        model(x)
+def test_inputs_that_nothing_was_compiled_for_are_refused() -> None:
+    model = loaded(compiler_seed(BY_NAME["column_scale"].source, "column_scale", "cpu", "cpp")).ModelNew()
+    for x in (torch.randn(4, 4).double(), torch.randn(4), torch.randn(1, 64)):
+        with pytest.raises(NotImplementedError, match="compiled for other"):
+            model(x, torch.ones(x.shape[0], 1))
 
 
 def test_buffers_are_updated_and_numbered_children_found() -> None:
@@ -144,7 +139,7 @@ def pointwise(name: str, text: str, inputs: str = "torch.randn(b)") -> Reference
         (pointwise("table", "x + torch.tensor([1.0, 2.0])", "torch.randn(b, 2)"), "neither passed in nor in the state"),
         (pointwise("lists", "x[0] + 1", "[torch.randn(b)]"), "nested arguments"),
         (pointwise("dicts", "{'y': x + 1}"), "something else than tensors"),
-        (pointwise("values", "x[x > 0] + 1"), "data-dependent|Data-dependent|DataDependent|DynamicOutputShape"),
+        (pointwise("values", "x[x > 0] + 1"), "If statement|[Dd]ynamic"),
     ],
     ids=lambda value: getattr(value, "name", None),
 )
