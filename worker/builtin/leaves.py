@@ -48,7 +48,8 @@ class Leaves:
         """A float constant; the literal comes first, expressions of a shape follow."""
         if isinstance(value, bool | int | float):
             number = float(value)
-            return Number(number, (literal(number), *self._shape_expressions(number)))
+            named = tuple(f"float({name})" for name, scalar in self.graph.scalars if scalar == number)
+            return Number(number, (literal(number), *self._shape_expressions(number), *named))
         raise Unmatched(f"{value!r} is not a number")
 
     def count(self, extent: int, correction: float) -> Number:

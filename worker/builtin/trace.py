@@ -75,17 +75,20 @@ class Workload:
 class Graph:
     """The traced forward of one workload. `outputs` index `nodes`; `returns_tuple` says how they were returned.
 
-    `inputs` are the tensor arguments of `forward` by name, in its order, with their shapes and dtypes.
+    `inputs` are the tensor arguments of `forward` by name, in its order, with their shapes and dtypes; `scalars` its
+    plain numbers, which the trace burns in where they are used.
     """
 
     workload: str
     nodes: tuple[Node, ...]
     outputs: tuple[int, ...]
     returns_tuple: bool
+    scalars: tuple[tuple[str, float], ...] = ()
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        return tuple(node for node in self.nodes if node.op == "input")
+        names = {name for name, _ in self.scalars}
+        return tuple(node for node in self.nodes if node.op == "input" and node.name not in names)
 
     @property
     def parameters(self) -> tuple[Node, ...]:
@@ -171,21 +174,29 @@ def trace_problem(source: str, hardware: str, name: str = "problem") -> tuple[Gr
     missing = [n for n in ("Model", "get_inputs", "get_init_inputs") if n not in namespace]
     if missing:
         raise TraceError(f"the reference does not define {', '.join(missing)}")
-    return tuple(trace_workload(namespace, workload) for workload in workloads(source, hardware))
+    graphs = [trace_workload(namespace, workload) for workload in workloads(source, hardware)]
+    if graphs[0].scalars:
+        # With other numbers for the number arguments, so that what follows them can be told from what equals them.
+        graphs += [trace_workload(namespace, w, shift=1) for w in workloads(source, hardware)[:1]]
+    return tuple(graphs)
 
 
-def trace_workload(namespace: Mapping[str, Any], workload: Workload) -> Graph:
-    """Trace one workload under fake tensors."""
+def trace_workload(namespace: Mapping[str, Any], workload: Workload, shift: int = 0) -> Graph:
+    """Trace one workload under fake tensors; `shift` is added to the plain numbers among forward's arguments."""
     params = dict(workload.params)
     try:
         with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
             model = build_model(namespace, params)
             inputs = list(call_accepting(namespace["get_inputs"], params))
-            return _Importer(model, inputs, workload.name).graph()
+            return _Importer(model, [i + shift if _is_number(i) else i for i in inputs], workload.name).graph()
     except TraceError:
         raise
     except Exception as error:  # noqa: BLE001 - tracing runs the user's forward, which may raise anything
         raise TraceError(f"forward could not be traced: {type(error).__name__}: {error}") from error
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class _Importer:
@@ -195,6 +206,8 @@ class _Importer:
         self.workload = workload
         self.state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         self.argument_names = _forward_names(model, len(inputs))
+        pairs = zip(self.argument_names, inputs, strict=True)
+        self.scalars = tuple((name, float(value)) for name, value in pairs if _is_number(value))
         self.nodes: list[Node] = []
         self.env: dict[FxNode, int] = {}
         self.viewed: set[int] = set()
@@ -222,7 +235,7 @@ class _Importer:
                 raise TraceError(f"forward uses {node.target}, a tensor neither passed in nor in the state dict")
             if node.op == "call_function":
                 self._call(node)
-        return Graph(self.workload, tuple(self.nodes), self._outputs(), self.returns_tuple)
+        return Graph(self.workload, tuple(self.nodes), self._outputs(), self.returns_tuple, self.scalars)
 
     def _outputs(self) -> tuple[int, ...]:
         result = next(node for node in self.module.graph.nodes if node.op == "output").args[0]

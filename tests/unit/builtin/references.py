@@ -473,3 +473,8 @@ REFERENCES: tuple[Reference, ...] = (
 )
 
 BY_NAME = {reference.name: reference for reference in REFERENCES}
+
+NUMBER_ARGUMENT = make(
+    "number_argument", "pointwise", forward("return x * s + 2.0", "x, s"), f"{_X}, 2.0", "b, n", *_WIDE
+)
+"""A reference whose forward takes a plain number; the number equals a constant of the code."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.builtin.references import BY_NAME, REFERENCES, Reference
+from tests.unit.builtin.references import BY_NAME, NUMBER_ARGUMENT, REFERENCES, Reference
 from worker.builtin.families import Attention, LayerNorm, Match, Pointwise, RmsNorm, recognise
 from worker.builtin.trace import TraceError
 
@@ -46,6 +46,12 @@ def test_a_constant_that_follows_a_shape_is_read_from_it() -> None:
     bindings = first("shift_shape").bindings
     assert isinstance(bindings, Pointwise)
     assert [number.text for number in bindings.program.numbers] == ["math.sqrt(x.shape[-1])"]
+
+
+def test_a_number_argument_is_told_from_a_constant_that_equals_it() -> None:
+    bindings = recognise(NUMBER_ARGUMENT.source, "cpu")[0].bindings
+    assert isinstance(bindings, Pointwise)
+    assert [number.text for number in bindings.program.numbers] == ["float(s)"]
 
 
 def test_bindings_of_a_residual_rms_norm() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from problems.catalog import bundled
 from search import tunables
@@ -19,7 +20,7 @@ from tests.unit.builtin.cpp.running import (
     offers,
     strided,
 )
-from tests.unit.builtin.references import BY_NAME, REFERENCES, Reference
+from tests.unit.builtin.references import BY_NAME, NUMBER_ARGUMENT, REFERENCES, Reference
 from worker.builtin.cpp import RECIPES, write_candidate
 from worker.languages.cpp import LANGUAGE
 
@@ -40,6 +41,12 @@ def test_recipe_computes_what_its_reference_does(reference: Reference) -> None:
         assert_honest(case, strided)
         assert_honest(case, far_from_zero)
         assert_honest(case, large)
+
+
+def test_a_number_argument_is_used_and_not_burnt_in() -> None:
+    source = NUMBER_ARGUMENT.source
+    for case in cases(source, load(candidate_source(source, "pointwise"))):
+        assert torch.equal(case.new(case.inputs[0], 3.0), case.inputs[0] * 3.0 + 2.0)
 
 
 @pytest.mark.parametrize("name", ["softmax", "layer_norm_2d", "residual_rms_norm", "logsumexp"])
