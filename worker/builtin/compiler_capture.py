@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch._functorch.config
-import torch._inductor.config
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule
@@ -224,7 +222,9 @@ def _printed(expression: Any) -> str:
 @contextmanager
 def _settings() -> Iterator[None]:
     """No caches (they would answer in place of the code generator), no workers, nothing fixed to this process."""
-    inductor = torch._inductor.config
+    import torch._functorch.config as functorch
+    import torch._inductor.config as inductor  # a second to import: recipes, which come first, shall not wait for it
+
     changes: dict[str, Any] = {
         "fx_graph_cache": False,
         "fx_graph_remote_cache": False,
@@ -239,7 +239,7 @@ def _settings() -> Iterator[None]:
     patch: Callable[..., Any] = inductor.patch
     with (
         patch(known),
-        torch._functorch.config.patch(enable_autograd_cache=False),
+        functorch.patch(enable_autograd_cache=False),
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")  # advice to users of torch.compile, such as to allow TF32

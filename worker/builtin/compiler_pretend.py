@@ -14,7 +14,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-import torch._inductor.config
 
 from worker.builtin.compiler_problem import replaced
 
@@ -47,6 +46,7 @@ def gpu_to_compile_for() -> Iterator[torch.device]:
 
 def _patches() -> Iterator[Any]:
     from torch._dynamo import device_interface
+    from torch._inductor import config
     from torch._inductor.fx_passes import joint_graph, post_grad
     from torch.utils import _triton
 
@@ -61,7 +61,7 @@ def _patches() -> Iterator[Any]:
         if hasattr(passes, "lazy_init"):
             yield replaced(passes, "lazy_init", _on_cpu(passes.lazy_init))
     # Folding makes constants on the device, padding times products on it.
-    patch: Any = torch._inductor.config.patch
+    patch: Any = config.patch
     yield patch(joint_graph_constant_folding=False, shape_padding=False)
 
 
