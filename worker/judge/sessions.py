@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from worker.judge import quiet
 from worker.judge.verdict import Fault, Verdict
 from worker.runner import protocol, sandbox
 
@@ -91,6 +92,7 @@ class Runner:
         self._drain.start()
         self.build: Builder | None = None
         self.build_s = 0.0
+        self._runner_pid: int | None = None
         self._open = True
 
     def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> dict[str, Any]:
@@ -123,6 +125,12 @@ class Runner:
             raise self._fault(broken, timeout_s, "call") from broken
         protocol.close_all(extra)
         raise self._failure(failure)
+
+    def waited_s(self) -> float:
+        """Seconds for which its threads were ready but had no core, since it started."""
+        if self._runner_pid is None:
+            self._runner_pid = quiet.runner_of(self._pid)
+        return quiet.waited_s(self._runner_pid) if self._runner_pid is not None else 0.0
 
     def log(self) -> str:
         """The tail of what it printed."""

@@ -1,0 +1,38 @@
+"""Was a CPU sample disturbed? The kernel's own count of the time that a process waited for a core says so.
+
+On two cores one busy neighbour turns a 0.5 ms kernel into 8 or 12 ms whenever a thread of it has to wait for a time
+slice (4 ms each, seen on a shared machine): such samples say nothing about the kernel. /proc/PID/task/*/schedstat holds
+each thread's run-queue delay. The judge reads it, outside the timed interval, and a candidate cannot write it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+
+def runner_of(warden: int) -> int | None:
+    """The PID of the process that runs the candidate: the grandchild of its warden (see `worker.runner.zygote`)."""
+    pid = warden
+    for _generation in range(2):
+        children = _children(pid)
+        if not children:
+            return None
+        pid = children[0]
+    return pid
+
+
+def waited_s(pid: int) -> float:
+    """Seconds for which the threads of a process have been ready but without a core, all together."""
+    total_ns = 0
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                total_ns += int((task / "schedstat").read_text().split()[1])
+    return total_ns / 1e9
+
+
+def _children(pid: int) -> list[int]:
+    with contextlib.suppress(OSError, ValueError):
+        return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
