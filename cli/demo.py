@@ -30,7 +30,7 @@ from cli.programs import own_environment
 from cli.service import service
 from cli.spawn import spawn, stop
 
-PROBLEM = "bias_gelu_scale_residual"
+PROBLEM = "attention_causal"
 _START_S = 120.0
 _STOP_S = 40.0
 
