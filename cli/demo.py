@@ -50,7 +50,7 @@ def demo(
         Path | None, typer.Option("--home", help="Folder of the demo's own service.", show_default="./.demo")
     ] = None,
     problem: Annotated[str, typer.Option(help="A bundled problem.")] = PROBLEM,
-    candidates: Annotated[int, typer.Option(help="Candidates to try.", min=1)] = 5,
+    candidates: Annotated[int, typer.Option(help="Candidates to try.", min=1)] = 4,
 ) -> None:
     """Watch one real search: REST, queue, workers, compiler, judge, benchmark, and a kernel that beats PyTorch."""
     folder = (home or _own_folder()).absolute()

@@ -23,7 +23,7 @@ from worker.runner import protocol
 _CALL_LIMIT_S = 60.0
 _WARMUPS = 3
 _MIN_ROUNDS, _MAX_ROUNDS = 9, 41
-_BUDGET_S = {"cpu": 1.5, "cuda:0": 1.5}
+_BUDGET_S = {"cpu": 0.8, "cuda:0": 1.5}
 """Seconds of timed calls per workload."""
 _SLOW_ROUND_S, _SLOW_ROUNDS = 1.0, 3
 _CHAIN_S = 10e-3
@@ -31,7 +31,7 @@ _CHAIN_S = 10e-3
 null chain takes that away but for its scatter, about 1 % of a chain."""
 _MIN_CALLS, _MAX_CALLS = 4, 64
 _SWITCH_CALLS = 8
-_DISTURBED_SHARE, _ATTEMPTS, _PAUSE_S, _PATIENCE_S = 0.2, 8, 0.02, 1.0
+_DISTURBED_SHARE, _ATTEMPTS, _PAUSE_S, _PATIENCE_S = 0.2, 8, 0.02, 0.5
 """A CPU sample is taken again while its threads waited for a core for more than this share of it: up to so many times,
 after a pause each, and for so many seconds per contender and workload."""
 _CHECK_SHARE = 0.2
