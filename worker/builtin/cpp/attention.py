@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from worker.builtin.cpp import rows
 from worker.builtin.cpp.products import TILE, TRANSPOSE
-from worker.builtin.cpp.recipe import Parts, Recipe, has_wide_vectors
+from worker.builtin.cpp.recipe import Parts, Recipe, common_dtype, dense, has_wide_vectors, rounded
 from worker.builtin.expressions import Unmatched
 from worker.builtin.families import Attention, Match
 
@@ -197,8 +197,8 @@ def write(match: Match) -> Parts:
 
 def _body(found: Attention) -> list[str]:
     lines = [
-        "dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)",
-        "q, k, v = _f32(q).contiguous(), _f32(k).contiguous(), _f32(v).contiguous()",
+        f"dtype = {common_dtype(['q', 'k', 'v'])}",
+        *(dense(name) for name in "qkv"),
         "heads = q.shape[1] if q.dim() == 4 else 1",
         "kv_heads = k.shape[1] if k.dim() == 4 else 1",
         "tokens, keys, width, out_width = q.shape[-2], k.shape[-2], q.shape[-1], v.shape[-1]",
@@ -219,7 +219,7 @@ def _body(found: Attention) -> list[str]:
         "out = torch.empty((*q.shape[:-1], out_width), dtype=torch.float32)",
         f"_LIB.kernel(out, q, k, v, {arguments}k.shape[0] * kv_heads, heads // kv_heads, heads, tokens, keys, width,"
         " out_width, scale)",
-        "return out.to(dtype)",
+        f"return {rounded('out')}",
     ]
 
 

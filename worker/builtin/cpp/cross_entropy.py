@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from worker.builtin.cpp import rows
-from worker.builtin.cpp.recipe import Parts, Recipe
+from worker.builtin.cpp.recipe import Parts, Recipe, dense, rounded
 from worker.builtin.expressions import Unmatched
 from worker.builtin.families import CrossEntropy, Match
 
@@ -49,7 +49,7 @@ def write(match: Match) -> Parts:
     if not isinstance(found, CrossEntropy):
         raise Unmatched("not a cross entropy")
     finish = {
-        "none": "return losses.to(dtype)",
+        "none": f"return {rounded('losses')}",
         "sum": "return losses.sum(dtype=torch.float64).to(dtype)",
         "mean": f"return (losses.sum(dtype=torch.float64) / (target != {found.ignore_index}).sum()).to(dtype)",
     }[found.reduction]
@@ -58,7 +58,7 @@ def write(match: Match) -> Parts:
         inputs=[("logits", found.logits.text), ("target", found.target.text)],
         body=[
             "dtype = logits.dtype",
-            "logits = _f32(logits).contiguous()",
+            dense("logits"),
             "target = target.to(torch.int64).contiguous()",
             "rows, cols = logits.shape",
             "losses = torch.empty(rows, dtype=torch.float32)",

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from worker.builtin.cpp import mathlib, rows
 from worker.builtin.cpp.layout import Layout, needed, uniform_suffix
-from worker.builtin.cpp.recipe import Parts, Recipe, indent
+from worker.builtin.cpp.recipe import Parts, Recipe, indent, rounded
 from worker.builtin.expressions import FULL_REDUCTIONS, ROW_REDUCTIONS, Number, Output, Program, Step, Unmatched
 from worker.builtin.families import FullReduction, Match, Rowwise
 
@@ -172,7 +172,7 @@ def write_rows(match: Match) -> Parts:
         lines += walks.output(k, output)
     outputs = [f"o{k}" for k in range(len(program.outputs))]
     parameters = [*(f"float* __restrict {o}" for o in outputs), *layout.parameters()]
-    returned = ", ".join(f"{o}.to(dtype)" for o in outputs)
+    returned = ", ".join(rounded(o) for o in outputs)
     return Parts(
         cpp=_ROWS.format(
             toolkit=rows.WALK + rows.SUM + rows.NAN_MAX + rows.WRITE + rows.SCRATCH,
@@ -263,7 +263,7 @@ def write_everything(match: Match) -> Parts:
             *layout.prepare(),
             f"o0 = torch.empty({shape}, dtype=torch.float32)",
             f"_LIB.kernel(o0, {', '.join(layout.arguments())}, rows, cols)",
-            "return o0.to(dtype)",
+            f"return {rounded('o0')}",
         ],
         tunables={**rows.TUNABLES, "PIECE": [4096, 16384, 65536]},
         defaults={**rows.DEFAULTS, "PIECE": 16384},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from worker.builtin.cpp import rows
 from worker.builtin.cpp.layout import Layout, epilogue_code
-from worker.builtin.cpp.recipe import Parts, Recipe, indent
+from worker.builtin.cpp.recipe import Parts, Recipe, common_dtype, dense, indent, rounded, vector
 from worker.builtin.expressions import Unmatched
 from worker.builtin.families import GroupNorm, Match
 
@@ -58,9 +58,7 @@ def write(match: Match) -> Parts:
     names = [name for name, _ in weights]
     parameters = [f"const float* __restrict {name}" for name in names] + (layout.parameters() if layout else [])
     arguments = names + (layout.arguments() if layout else [])
-    dtype = "x.dtype" if layout is None or not layout.read() else f"torch.promote_types(x.dtype, {layout.dtype()})"
-    for name in names:
-        dtype = f"torch.promote_types({dtype}, {name}.dtype)"
+    typed = ["x", *names, *(layout.typed() if layout else [])]
     return Parts(
         cpp=_KERNEL.format(
             toolkit=rows.WALK + rows.SUM + rows.SUM2 + rows.WRITE,
@@ -73,16 +71,16 @@ def write(match: Match) -> Parts:
         inputs=[("x", found.x.text), *((name, o.text) for name, o in weights), ("groups", found.groups.text),
                 ("eps", found.eps.text), *(layout.inputs() if layout else [])],
         body=[
-            f"dtype = {dtype}",
-            "x = _f32(x).contiguous()",
+            f"dtype = {common_dtype(typed)}",
+            dense("x"),
             "shape = x.shape",
             "channels, cols = shape[1], math.prod(shape[2:])",
             "rows = shape[0] * channels",
-            *(f"{name} = _vector(_f32({name}), channels)" for name in names),
+            *(vector(name, "channels") for name in names),
             *(layout.prepare() if layout else []),
             "out = torch.empty(shape, dtype=torch.float32)",
             f"_LIB.kernel(out, x, {''.join(f'{a}, ' for a in arguments)}shape[0], channels, int(groups), cols, eps)",
-            "return out.to(dtype)",
+            f"return {rounded('out')}",
         ],
         tunables={**rows.TUNABLES, "STREAM": [0, 1]},
         defaults={**rows.DEFAULTS, "STREAM": 1},

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from worker.builtin.cpp import mathlib
+from worker.builtin.cpp.recipe import common_dtype, matrix, vector
 from worker.builtin.expressions import Number, Operand, Program, Step, Unmatched
 
 _C_TYPES = {"float": "float", "int": "int64_t", "bool": "unsigned char"}
@@ -106,34 +107,33 @@ class Layout:
         return [f"rows, cols = {rows}, {cols}"]
 
     def dtype(self) -> str:
-        """The result's dtype: torch's promotion of the float operands, those without dimensions yielding."""
-        floats = [j for j, o, _ in self.read() if o.kind == "float" and o.rank]
-        floats = floats or [j for j, o, _ in self.read() if o.kind == "float"]
-        if not floats:
-            return "torch.get_default_dtype()"
-        text = f"x{floats[0]}.dtype"
-        for j in floats[1:]:
-            text = f"torch.promote_types({text}, x{j}.dtype)"
-        return text
+        """The result's dtype: torch's promotion of the float operands."""
+        return common_dtype(self.typed()) if self.typed() else "torch.get_default_dtype()"
+
+    def typed(self) -> list[str]:
+        """The operands that decide the result's dtype: floats, those without dimensions yielding to the others."""
+        floats = [(f"x{j}", operand.rank) for j, operand, _ in self.read() if operand.kind == "float"]
+        return [name for name, rank in floats if rank] or [name for name, _ in floats]
 
     def prepare(self) -> list[str]:
         """Statements that make x0, x1, ... what the kernel expects: float32 (int64, bytes), dense where it assumes
         so."""
         lines = []
         for j, operand, place in self.read():
-            lines.append(f"x{j} = {self._dense(j, operand, place)}")
             for k, (start, stop) in enumerate(place.groups):
                 lines.append(f"g{j}_{k} = {_product('shape', start, stop, self.program.rank)}")
+            lines.append(self._dense(f"x{j}", operand, place))
         return lines
 
-    def _dense(self, j: int, operand: Operand, place: Place) -> str:
-        value = {"float": f"_f32(x{j})", "int": f"x{j}.to(torch.int64)", "bool": f"x{j}"}[operand.kind]
+    def _dense(self, name: str, operand: Operand, place: Place) -> str:
+        value = {"float": f"_f32({name})", "int": f"{name}.to(torch.int64)", "bool": name}[operand.kind]
+        sizes = [f"g{name[1:]}_{k}" for k in range(len(place.groups))] + ["cols"] * place.moves
+        size = {"column": "cols", "row": "rows", "scalar": "1", "mixed": " * ".join(sizes)}.get(place.kind, "")
+        if self._is_strided(operand, place):
+            return f"{name} = _strided({value}, shape)"
         if place.kind == "matrix":
-            return f"_strided({value}, shape)" if self._is_strided(operand, place) else f"_matrix({value}, shape)"
-        sizes = {"column": "cols", "row": "rows", "scalar": "1"}
-        if place.kind in sizes:
-            return f"_vector({value}, {sizes[place.kind]})"
-        return f"{value}.contiguous()"
+            return matrix(name) if operand.kind == "float" else f"{name} = _matrix({value}, shape)"
+        return vector(name, size) if operand.kind == "float" else f"{name} = _vector({value}, {size})"
 
     def _is_strided(self, operand: Operand, place: Place) -> bool:
         return place.kind == "matrix" and operand.is_view and self.split == self.program.rank - 1 and self.split > 0

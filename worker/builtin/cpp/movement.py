@@ -5,7 +5,7 @@ from __future__ import annotations
 from worker.builtin.cpp import rows
 from worker.builtin.cpp.layout import Layout, epilogue_code
 from worker.builtin.cpp.products import TRANSPOSE
-from worker.builtin.cpp.recipe import Parts, Recipe, indent
+from worker.builtin.cpp.recipe import Parts, Recipe, common_dtype, dense, indent, rounded
 from worker.builtin.expressions import Unmatched
 from worker.builtin.families import Embedding, Match, Rope, Transpose
 
@@ -45,14 +45,14 @@ def _spread(t, shape):
 
 
 def _rotate(x, cos, sin):
-    dtype = torch.promote_types(torch.promote_types(x.dtype, cos.dtype), sin.dtype)
+    dtype = _dtype(x, cos, sin)
     shape = x.shape
     if shape[-1] % 2:
         raise ValueError("the last dimension must be even")
     out = torch.empty(shape, dtype=torch.float32)
     x, cos, sin = _spread(x, shape), _spread(cos, shape), _spread(sin, shape)
     _LIB.kernel(out, x, cos, sin, *x.shape, *x.stride()[:3], *cos.stride()[:3], *sin.stride()[:3])
-    return out.to(dtype)
+    return out if dtype is _F32 else out.to(dtype)
 '''
 
 
@@ -169,7 +169,7 @@ def write_transpose(match: Match) -> Parts:
     return Parts(
         cpp=cpp,
         inputs=[("x", found.x.text)],
-        body=[*body, f"_LIB.kernel(out, view, {', '.join(passed)})", "return out.to(dtype)"],
+        body=[*body, f"_LIB.kernel(out, view, {', '.join(passed)})", f"return {rounded('out')}"],
         tunables=tunables,
         defaults=defaults,
     )
@@ -211,9 +211,7 @@ def write_embedding(match: Match) -> Parts:
     if not isinstance(found, Embedding):
         raise Unmatched("not an embedding")
     layout = Layout(found.epilogue, 1, mode="walk") if found.epilogue is not None else None
-    dtype = "table.dtype"
-    if layout is not None and layout.read():
-        dtype = f"torch.promote_types(table.dtype, {layout.dtype()})"
+    typed = ["table", *(layout.typed() if layout else [])]
     arguments = "".join(f"{a}, " for a in layout.arguments()) if layout else ""
     return Parts(
         cpp=_EMBEDDING.format(
@@ -224,8 +222,8 @@ def write_embedding(match: Match) -> Parts:
         ),
         inputs=[("table", found.weight.text), ("indices", found.indices.text), *(layout.inputs() if layout else [])],
         body=[
-            f"dtype = {dtype}",
-            "table = _f32(table).contiguous()",
+            f"dtype = {common_dtype(typed)}",
+            dense("table"),
             "indices = indices.to(torch.int64).contiguous()",
             "shape = (*indices.shape, table.shape[-1])",
             "rows, cols = indices.numel(), table.shape[-1]",
@@ -235,7 +233,7 @@ def write_embedding(match: Match) -> Parts:
             f"_LIB.kernel(out, table, indices, bad, {arguments}rows, cols, table.shape[0])",
             "if int(bad):",
             '    raise IndexError("index out of range in self")',
-            "return out.to(dtype)",
+            f"return {rounded('out')}",
         ],
         tunables={"AHEAD": [0, 2, 4, 8], "GRAIN": [4096, 32768], "STREAM": [0, 1]},
         defaults={"AHEAD": 4, "GRAIN": 32768, "STREAM": 0},

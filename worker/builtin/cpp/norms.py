@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from worker.builtin.cpp import rows
-from worker.builtin.cpp.recipe import Parts, Recipe
+from worker.builtin.cpp.recipe import Parts, Recipe, common_dtype, dense, matrix, rounded, vector
 from worker.builtin.expressions import Operand, Unmatched
 from worker.builtin.families import LayerNorm, Match, RmsNorm
 
@@ -71,13 +71,12 @@ def _parts(found: LayerNorm | RmsNorm, body: str, weights: list[tuple[str, Opera
     parameters += [f"const float* __restrict {name}" for name in names]
     row_start = "const float* __restrict y = residual + r * n;\n            " if found.residual is not None else ""
     residual = [("residual", found.residual.text)] if found.residual is not None else []
-    dtype = "torch.promote_types(x.dtype, residual.dtype)" if residual else "x.dtype"
-    for name in names:
-        dtype = f"torch.promote_types({dtype}, {name}.dtype)"
     passed = ["out", *["total"] * found.returns_sum, "x", *["residual"] * bool(residual), *names]
     total = ["total = torch.empty(shape, dtype=torch.float32)"] if found.returns_sum else []
-    plain = "torch.promote_types(x.dtype, residual.dtype)" if residual else "x.dtype"
-    result = "return out.to(dtype), total.to(plain)" if found.returns_sum else "return out.to(dtype)"
+    summed = ["x", *["residual"] * bool(residual)]
+    result = f"return {rounded('out')}"
+    if found.returns_sum:
+        result = f"return ({rounded('out')}), ({rounded('total', 'plain')})"
     return Parts(
         cpp=_KERNEL.format(
             toolkit=rows.WALK + rows.SUM + rows.SUM2 + rows.WRITE + rows.AHEAD + rows.SCRATCH,
@@ -87,12 +86,12 @@ def _parts(found: LayerNorm | RmsNorm, body: str, weights: list[tuple[str, Opera
         inputs=[("x", found.x.text), *residual, *((name, operand.text) for name, operand in weights),
                 ("eps", found.eps.text)],
         body=[
-            f"dtype = {dtype}",
-            *([f"plain = {plain}"] if found.returns_sum else []),
-            "x = _f32(x).contiguous()",
+            f"dtype = {common_dtype([*summed, *names])}",
+            *([f"plain = {common_dtype(summed)}"] if found.returns_sum else []),
+            dense("x"),
             *rows.rows_and_columns(found.dims),
-            *(["residual = _matrix(_f32(residual), shape)"] if residual else []),
-            *(f"{name} = _vector(_f32({name}), cols)" for name in names),
+            *([matrix("residual")] if residual else []),
+            *(vector(name, "cols") for name in names),
             "out = torch.empty(shape, dtype=torch.float32)",
             *total,
             f"_LIB.kernel({', '.join(passed)}, rows, cols, eps)",

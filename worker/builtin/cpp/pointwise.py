@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from worker.builtin.cpp.layout import Layout, needed, uniform_suffix
-from worker.builtin.cpp.recipe import Parts, Recipe, indent
+from worker.builtin.cpp.recipe import Parts, Recipe, indent, rounded
 from worker.builtin.cpp.rows import STREAM
 from worker.builtin.expressions import Program, Unmatched
 from worker.builtin.families import Match, Pointwise
@@ -89,8 +89,8 @@ def allocate(program: Program) -> list[str]:
 
 def returned(program: Program) -> str:
     """The return statement: results in the reference's dtype."""
-    parts = [f"o{k}" if output.kind == "bool" else f"o{k}.to(dtype)" for k, output in enumerate(program.outputs)]
-    return f"return ({', '.join(parts)},)" if program.returns_tuple else f"return {parts[0]}"
+    parts = [f"o{k}" if output.kind == "bool" else rounded(f"o{k}") for k, output in enumerate(program.outputs)]
+    return f"return ({', '.join(f'({part})' for part in parts)},)" if program.returns_tuple else f"return {parts[0]}"
 
 
 def kernel(layout: Layout) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from worker.builtin.cpp import rows
 from worker.builtin.cpp.layout import Layout, epilogue_code
-from worker.builtin.cpp.recipe import Parts, Recipe, has_wide_vectors, indent
+from worker.builtin.cpp.recipe import Parts, Recipe, common_dtype, dense, has_wide_vectors, indent, rounded
 from worker.builtin.expressions import Unmatched
 from worker.builtin.families import Match, Matmul
 
@@ -186,11 +186,10 @@ def write(match: Match) -> Parts:
 def _body(found: Matmul, layout: Layout | None) -> list[str]:
     n = "b.shape[-2]" if found.b_transposed else "b.shape[-1]"
     inner = "b.shape[-1]" if found.b_transposed else "b.shape[-2]"
-    lines = ["dtype = torch.promote_types(a.dtype, b.dtype)"]
-    if layout is not None and layout.read():
-        lines[0] = f"dtype = torch.promote_types(torch.promote_types(a.dtype, b.dtype), {layout.dtype()})"
-    lines += [
-        "a, b = _f32(a).contiguous(), _f32(b).contiguous()",
+    lines = [
+        f"dtype = {common_dtype(['a', 'b', *(layout.typed() if layout else [])])}",
+        dense("a"),
+        dense("b"),
         f"n, depth = {n}, {inner}",
         "if a.shape[-1] != depth:",
         '    raise ValueError("the matrices do not fit")',
@@ -205,7 +204,12 @@ def _body(found: Matmul, layout: Layout | None) -> list[str]:
         lines += ["rows, cols = batch * m, n", *layout.prepare()]
         arguments = layout.arguments()
     passed = ", ".join(["out", "a", "b", *arguments, "batch", "m", "n", "depth"])
-    return [*lines, "out = torch.empty(shape, dtype=torch.float32)", f"_LIB.kernel({passed})", "return out.to(dtype)"]
+    return [
+        *lines,
+        "out = torch.empty(shape, dtype=torch.float32)",
+        f"_LIB.kernel({passed})",
+        f"return {rounded('out')}",
+    ]
 
 
 RECIPES = (

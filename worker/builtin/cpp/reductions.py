@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from worker.builtin.cpp import rows
-from worker.builtin.cpp.recipe import Parts, Recipe
+from worker.builtin.cpp.recipe import Parts, Recipe, dense, rounded
 from worker.builtin.expressions import Unmatched
 from worker.builtin.families import ColumnReduction, Match, RowReduction
 
@@ -82,13 +82,13 @@ def write_rows(match: Match) -> Parts:
         inputs=[("x", found.x.text)],
         body=[
             "dtype = x.dtype",
-            "x = _f32(x).contiguous()",
+            dense("x"),
             *rows.rows_and_columns(found.dims),
             *_refuse_empty(found.op, "cols"),
             f"out = torch.empty((*shape[:-{found.dims}]{kept or ','}), dtype=torch.float32)",
             "rows = out.numel()",
             "_LIB.kernel(out, x, rows, cols)",
-            "return out.to(dtype)",
+            f"return {rounded('out')}",
         ],
         tunables={**rows.TUNABLES, "SPLIT": [8192, 32768, 131072]},
         defaults={**rows.DEFAULTS, "SPLIT": 32768},
@@ -179,13 +179,13 @@ def write_columns(match: Match) -> Parts:
         inputs=[("x", found.x.text)],
         body=[
             "dtype = x.dtype",
-            "x = _f32(x).contiguous()",
+            dense("x"),
             "shape = x.shape",
             f"outer, n, inner = math.prod(shape[:{dim}]), shape[{dim}], math.prod(shape[{dim + 1}:])",
             *_refuse_empty(found.op, "n"),
             f"out = torch.empty((*shape[:{dim}], {kept}*shape[{dim + 1}:]), dtype=torch.float32)",
             "_LIB.kernel(out, x, outer, n, inner)",
-            "return out.to(dtype)",
+            f"return {rounded('out')}",
         ],
         tunables={"WIDE": [64, 256, 1024], "CHUNK": [32, 128, 512], "GRAIN": [4096, 32768]},
         defaults={"WIDE": 256, "CHUNK": 128, "GRAIN": 32768},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from worker.builtin.cpp.recipe import Parts, Recipe
+from worker.builtin.cpp.recipe import Parts, Recipe, common_dtype, dense, matrix, rounded
 from worker.builtin.expressions import Unmatched
 from worker.builtin.families import Match, Scan
 
@@ -99,10 +99,10 @@ def write(match: Match) -> Parts:
     )
     prepare_factor = {
         None: [],
-        "float": ["factor = _matrix(_f32(factor), shape)"],
+        "float": [matrix("factor")],
         "bool": ["factor = _matrix(factor, shape)"],
     }
-    dtype = "torch.promote_types(x.dtype, factor.dtype)" if kind == "float" else "x.dtype"
+    dtype = common_dtype(["x", "factor"] if kind == "float" else ["x"])
     return Parts(
         cpp=_KERNEL.format(
             op=op,
@@ -118,14 +118,14 @@ def write(match: Match) -> Parts:
         inputs=[("x", found.x.text), *([] if found.factor is None else [("factor", found.factor.text)])],
         body=[
             f"dtype = {dtype}",
-            "x = _f32(x).contiguous()",
+            dense("x"),
             "shape = x.shape",
             *prepare_factor[kind],
             "cols = shape[-1] if shape else 1",
             "rows = x.numel() // cols if cols else 0",
             "out = torch.empty(shape, dtype=torch.float32)",
             f"_LIB.kernel(out, x, {'factor, ' if kind else ''}rows, cols)",
-            "return out.to(dtype)",
+            f"return {rounded('out')}",
         ],
         tunables={"ROWS_AT_ONCE": [1, 2], "GRAIN": [4096, 32768]},
         defaults={"ROWS_AT_ONCE": 1, "GRAIN": 32768},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from worker.builtin.cpp import rows
-from worker.builtin.cpp.recipe import Parts, Recipe
+from worker.builtin.cpp.recipe import Parts, Recipe, dense, rounded
 from worker.builtin.expressions import Unmatched
 from worker.builtin.families import Match, Softmax
 
@@ -54,11 +54,11 @@ def write(match: Match) -> Parts:
         inputs=[("x", found.x.text), ("scale", found.scale.text)],
         body=[
             "dtype = x.dtype",
-            "x = _f32(x).contiguous()",
+            dense("x"),
             *rows.rows_and_columns(found.dims),
             "out = torch.empty(shape, dtype=torch.float32)",
             "_LIB.kernel(out, x, rows, cols, scale)",
-            "return out.to(dtype)",
+            f"return {rounded('out')}",
         ],
         tunables=rows.STREAM_TUNABLES,
         defaults=rows.STREAM_DEFAULTS,
