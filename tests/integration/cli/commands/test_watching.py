@@ -136,11 +136,18 @@ def test_a_crash_of_the_api_is_waited_out_and_no_event_is_lost_or_told_twice(
     assert seqs == [event["seq"] for event in told if event["seq"] >= seqs[0]]
 
 
+def _heed_ctrl_c() -> None:
+    """A shell that starts the tests in the background leaves SIGINT ignored, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextmanager
 def _started(words: list[str], url: str) -> Iterator[subprocess.Popen[str]]:
     env = environment(KERNELWRIGHT_URL=url)
     pipe = subprocess.PIPE
-    with subprocess.Popen(words, env=env, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as process:
+    with subprocess.Popen(
+        words, env=env, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, preexec_fn=_heed_ctrl_c
+    ) as process:
         try:
             yield process
         finally:
