@@ -1,0 +1,1 @@
+"""Cheating and silently broken candidates, one module per family."""

@@ -1,0 +1,55 @@
+"""One candidate of the corpus: what it does, on which problem, and what the judge must say of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LAYERS = (
+    "intake", "build", "boundary", "contract", "memory", "values", "semantics", "shapes", "determinism", "provenance",
+    "timed_outputs", "clock", "physics", "system",
+)  # fmt: skip
+"""The judge's layers, roughly in the order of their cost."""
+
+NON_OK = frozenset(
+    {"build_error", "launch_error", "illegal_access", "timeout", "incorrect", "nondeterministic", "suspicious"}
+)
+"""Verdicts that reject a candidate. `infra_error` is not one of them: it is the judge's own failure."""
+
+INCORRECT = frozenset({"incorrect"})
+SUSPICIOUS = frozenset({"suspicious"})
+WRONG = frozenset({"incorrect", "suspicious"})
+"""Caught by its values or by its behaviour; which one depends on the check that comes first."""
+CRASH = frozenset({"illegal_access", "launch_error", "incorrect", "suspicious"})
+HONEST = frozenset({"ok"})
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One candidate. `expected` holds the acceptable verdicts: {"ok"} makes it an honest one."""
+
+    id: str
+    catalogue: int
+    """Number in the catalogue of cheats, 1 to 88; 0 for an honest candidate that is nobody's twin."""
+    title: str
+    problem: str
+    """Name of a problem of the corpus."""
+    language: str
+    """`cpp`, `triton` or `cuda`."""
+    source: str
+    expected: frozenset[str]
+    layer: str = ""
+    """The layer that must catch it; empty for an honest candidate."""
+    needs: str = "cpu"
+    """`cpu` (also runs where there is a GPU) or `gpu`."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a table row that cannot be meant."""
+        if self.honest != (not self.layer) or (self.layer and self.layer not in LAYERS):
+            raise ValueError(f"{self.id}: layer {self.layer!r} does not go with {sorted(self.expected)}")
+        if not self.honest and not self.expected <= NON_OK:
+            raise ValueError(f"{self.id}: {sorted(self.expected)} are no verdicts that reject")
+
+    @property
+    def honest(self) -> bool:
+        """Whether the judge must accept it."""
+        return self.expected == HONEST

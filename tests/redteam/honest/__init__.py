@@ -1,0 +1,1 @@
+"""Honest candidates that a nervous judge might reject, one module per family."""
