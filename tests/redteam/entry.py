@@ -41,6 +41,9 @@ class Entry:
     """The layer that must catch it; empty for an honest candidate."""
     needs: str = "cpu"
     """`cpu` (also runs where there is a GPU) or `gpu`."""
+    own_kernel_share: float = 0.9
+    """The job's policy: the least share of the work that the candidate's own code must do. 0.0 for an honest
+    composition of torch's operators."""
 
     def __post_init__(self) -> None:
         """Raises ValueError for a table row that cannot be meant."""
