@@ -6,6 +6,7 @@ an arena of their own, so that a candidate cannot touch what a baseline is timed
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from worker.runner import memory, protocol, values
 
 _ALIGN = 256
 _GUARD = 64 << 10
-"""Bytes between neighbours, so that a short overrun hits nobody's data."""
+"""Bytes between neighbours, all ones: a read beyond an input yields NaN, and a write there is seen."""
 
 
 class _Layout:
@@ -26,12 +27,18 @@ class _Layout:
 
     def __init__(self) -> None:
         self.end = _GUARD
+        self.guards: list[tuple[int, int]] = [(0, _GUARD)]
+        """(start, end) of every guard zone, in bytes."""
 
-    def place(self, tensor: torch.Tensor) -> values.TensorRef:
+    def place(self, tensor: torch.Tensor, shift: int = 0) -> values.TensorRef:
+        """A place for `tensor`, aligned to 256 bytes and then shifted by `shift` elements."""
+        offset = self.end + shift * tensor.element_size()
         ref = values.TensorRef(
-            self.end, values.dtype_name(tensor.dtype), tuple(tensor.shape), tuple(tensor.stride()) or ()
+            offset, values.dtype_name(tensor.dtype), tuple(tensor.shape), tuple(tensor.stride()) or ()
         )
-        self.end += -(-(ref.nbytes + _GUARD) // _ALIGN) * _ALIGN
+        start = offset + ref.nbytes
+        self.end = -(-(start + _GUARD) // _ALIGN) * _ALIGN
+        self.guards.append((start, self.end))
         return ref
 
 
@@ -46,8 +53,22 @@ class Slot:
 class Workbench:
     """A runner set up for one workload."""
 
-    def __init__(self, runner: Runner, instance: Instance, cases: list[Case], device: str, slots: int) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        instance: Instance,
+        cases: list[Case],
+        device: str,
+        slots: int,
+        *,
+        name: str | None = None,
+        shift: int = 0,
+    ) -> None:
+        """`name` sets it apart from other benches of this runner (default: the workload's name); `shift` misaligns
+        every input by so many elements."""
         self.runner, self.instance, self.cases, self.device = runner, instance, cases, device
+        self.name = name or instance.workload.name
+        self._shift = shift
         layout = _Layout()
         self._state = {name: layout.place(tensor) for name, tensor in instance.model.state_dict().items()}
         self._slots = [self._place_slot(layout, cases[0].inputs) for _ in range(slots)]
@@ -56,14 +77,17 @@ class Workbench:
         contiguous = [torch.empty_like(output, memory_format=torch.contiguous_format) for output in cases[0].eager]
         self._outputs = [layout.place(output) for output in contiguous]
         self._arena = memory.create(layout.end, device)
+        self._guards = layout.guards
+        for start, end in self._guards:
+            self._arena.bytes[start:end].fill_(0xFF)
         for name, tensor in instance.model.state_dict().items():
             self._view(self._state[name]).copy_(tensor)
         for ref, tensor in self._init_refs:
             self._view(ref).copy_(tensor)
-        self._loaded: list[int | None] = [None] * slots
+        self._loaded: list[tuple[Any, ...] | None] = [None] * slots
         handle, fds = self._arena.handle()
         runner.ask(
-            {"op": "arena", "workload": instance.workload.name, "arena": handle, "device": device},
+            {"op": "arena", "workload": self.name, "arena": handle, "device": device},
             timeout_s=60,
             fds=fds,
         )
@@ -78,21 +102,40 @@ class Workbench:
             {
                 "op": "construct",
                 "subject": subject,
-                "workload": self.instance.workload.name,
+                "workload": self.name,
                 "init": self._init,
                 "state": {name: values.encode_ref(ref) for name, ref in self._state.items()},
                 "dtype": None,
                 "training": self.instance.model.training,
+                "backward": {"parameters": self.instance.parameters, "inputs": self.instance.forward_inputs}
+                if self.instance.backward
+                else None,
             },
             timeout_s,
         )
 
+    def load_state(self, subject: str, state: Mapping[str, torch.Tensor], timeout_s: float) -> None:
+        """Give `subject`'s model these parameters and buffers in place; names as in the reference's state dict."""
+        for name, tensor in state.items():
+            self._view(self._state[name]).copy_(tensor)
+        self._settle()
+        refs = {name: values.encode_ref(self._state[name]) for name in state}
+        self.runner.ask({"op": "state", "subject": subject, "workload": self.name, "state": refs}, timeout_s)
+
     def write(self, slot: int, case: int) -> None:
         """Put a case's inputs into a slot."""
-        for ref, value in zip(self._slots[slot].refs, _tensors(self.cases[case].inputs), strict=True):
+        self.put(slot, self.cases[case].inputs)
+
+    def put(self, slot: int, inputs: tuple[Any, ...]) -> None:
+        """Put inputs of this bench's shapes and dtypes into a slot."""
+        for ref, value in zip(self._slots[slot].refs, tensors_of(inputs), strict=True):
             self._view(ref).copy_(value)
         self._settle()
-        self._loaded[slot] = case
+        self._loaded[slot] = inputs
+
+    def slot_tensors(self, slot: int) -> list[torch.Tensor]:
+        """The judge's own view of a slot's tensors; what is written there is what the runner sees."""
+        return [self._view(ref) for ref in self._slots[slot].refs]
 
     def poison(self) -> None:
         """Fill every output place with NaN patterns (all bits set), so that what is not written shows."""
@@ -100,12 +143,14 @@ class Workbench:
             self._arena.bytes[ref.offset : ref.offset + ref.nbytes].fill_(0xFF)
         self._settle()
 
-    def run(self, subject: str, slot: int, timeout_s: float) -> tuple[torch.Tensor, ...]:
-        """One untimed call on a slot; the outputs as the judge reads them."""
+    def run(self, subject: str, slot: int, timeout_s: float, *, then: int | None = None) -> tuple[torch.Tensor, ...]:
+        """One untimed call on a slot; the outputs as the judge reads them. `then`: another slot, called before the
+        first call's outputs are taken."""
         self.poison()
-        message = {"op": "run", "subject": subject, "workload": self.instance.workload.name}
+        message = {"op": "run", "subject": subject, "workload": self.name}
         places = [values.encode_ref(ref) for ref in self._outputs]
-        self.runner.ask(message | {"inputs": self._slots[slot].encoded, "outputs": places}, timeout_s)
+        after = None if then is None else self._slots[then].encoded
+        self.runner.ask(message | {"inputs": self._slots[slot].encoded, "outputs": places, "then": after}, timeout_s)
         return self.read()
 
     def read(self) -> tuple[torch.Tensor, ...]:
@@ -114,18 +159,20 @@ class Workbench:
 
     def changed_input(self, slot: int) -> int | None:
         """The first input whose bytes are no longer what the judge wrote, if any."""
-        case = self._loaded[slot]
-        assert case is not None
-        for index, (ref, value) in enumerate(
-            zip(self._slots[slot].refs, _tensors(self.cases[case].inputs), strict=True)
-        ):
-            if not torch.equal(self._view(ref).contiguous().view(torch.uint8), value.contiguous().view(torch.uint8)):
+        inputs = self._loaded[slot]
+        assert inputs is not None, "nothing was written to this slot"
+        for index, (ref, value) in enumerate(zip(self._slots[slot].refs, tensors_of(inputs), strict=True)):
+            if not torch.equal(_bytes_of(self._view(ref)), _bytes_of(value)):
                 return index
         return None
 
+    def overrun(self) -> bool:
+        """Whether anything was written outside the places handed out."""
+        return any(bool((self._arena.bytes[start:end] != 0xFF).any()) for start, end in self._guards)
+
     def heat(self, subject: str) -> None:
         """Hand the runner over to the bell for `subject`."""
-        message = {"op": "hot", "subject": subject, "workload": self.instance.workload.name}
+        message = {"op": "hot", "subject": subject, "workload": self.name}
         slots = [slot.encoded for slot in self._slots]
         self.runner.ask(message | {"slots": slots, "outputs": [values.encode_ref(ref) for ref in self._outputs]}, 30)
 
@@ -142,7 +189,7 @@ class Workbench:
         refs: list[values.TensorRef] = []
 
         def place(tensor: torch.Tensor) -> values.TensorRef:
-            refs.append(layout.place(tensor))
+            refs.append(layout.place(tensor, self._shift))
             return refs[-1]
 
         encoded = [values.encode(value, place) for value in inputs]
@@ -161,14 +208,18 @@ class Workbench:
             torch.cuda.synchronize()
 
 
-def _tensors(inputs: tuple[Any, ...]) -> list[torch.Tensor]:
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().view(torch.uint8) if tensor.dim() else tensor.reshape(1).view(torch.uint8)
+
+
+def tensors_of(inputs: tuple[Any, ...]) -> list[torch.Tensor]:
     """The tensors of an argument list, in the order in which `values.encode` places them."""
     found: list[torch.Tensor] = []
     for value in inputs:
         if isinstance(value, torch.Tensor):
             found.append(value)
         elif isinstance(value, list | tuple):
-            found += _tensors(tuple(value))
+            found += tensors_of(tuple(value))
         elif isinstance(value, dict):
-            found += _tensors(tuple(value.values()))
+            found += tensors_of(tuple(value.values()))
     return found

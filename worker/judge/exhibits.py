@@ -7,16 +7,19 @@ timing, because `torch.compile` takes 20 s on a CPU and most bad candidates neve
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
+import torch
 
 from worker.judge.bench import Workbench
+from worker.judge.probes import Probe, Variant, make_layouts, make_probes, make_shapes
 from worker.judge.problem import Instance, Problem
 from worker.judge.sessions import Runner
 from worker.judge.timing import Contender
-from worker.judge.truth import Case, prepare_cases
+from worker.judge.truth import Case, Truth, prepare_cases
 from worker.judge.verdict import Fault, ReferenceFailed, Verdict
 
 log = structlog.get_logger()
@@ -35,6 +38,7 @@ class Exhibit:
 
     instance: Instance
     cases: list[Case]
+    truth: Truth
 
     @property
     def name(self) -> str:
@@ -56,7 +60,7 @@ class Exhibits:
 
     def __init__(self, problem: Problem, hardware: str, device: str, seed: int) -> None:
         """Raises ReferenceFailed when the reference cannot be judged against."""
-        self.problem, self.device = problem, device
+        self.problem, self.device, self._seed = problem, device, seed
         self.workloads = [
             self._prepare(problem.instance(workload, device, seed + index), seed + index)
             for index, workload in enumerate(problem.workloads(hardware))
@@ -67,7 +71,25 @@ class Exhibits:
     def _prepare(self, instance: Instance, seed: int) -> Exhibit:
         size = sum(getattr(value, "nbytes", 0) for value in instance.like)
         count = _CASES if size <= _LARGE_BYTES[self.device] else _CASES_LARGE
-        return Exhibit(instance, prepare_cases(self.problem, instance, self.device, seed, count))
+        truth = Truth(instance, self.problem.spec.precision)
+        return Exhibit(instance, prepare_cases(self.problem, truth, self.device, seed, count), truth)
+
+    @functools.cached_property
+    def probes(self) -> list[Probe]:
+        """The smallest workload with one input or parameter changed."""
+        smallest = self.workloads[0]
+        generator = torch.Generator(device=self.device).manual_seed(self._seed + 1)
+        return make_probes(self.problem, smallest.truth, smallest.cases[0], generator)
+
+    @functools.cached_property
+    def shapes(self) -> list[Variant]:
+        """Workloads of other sizes."""
+        return make_shapes(self.problem, self.workloads[0].instance, self.device, self._seed + 2)
+
+    @functools.cached_property
+    def layouts(self) -> list[Variant]:
+        """The smallest workload in other memory."""
+        return make_layouts(self.workloads[0].instance, self.workloads[0].cases[0])
 
     def baselines(self, spawn: Callable[[], Runner]) -> Baselines:
         """The live baselines, made on first use and again after their runner died."""

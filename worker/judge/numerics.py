@@ -30,6 +30,10 @@ _UNIT = {torch.float64: 2.0**-53, torch.float32: _FP32_ULP, torch.float16: 2.0**
 _MIN_SLICE = 16
 _BLOCK = 1024
 _ELEMENT_KAPPA = 16.0
+_BIAS_BLOCKS, _BIAS_MIN_BLOCK = 32, 64
+_BIAS_UNITS = {torch.float16: 0.5, torch.bfloat16: 0.5, torch.float32: 4.0, torch.float64: 64.0}
+"""Allowed bias in units of rounding. A 16-bit result cut off instead of rounded is biased by 0.7 units; an honest
+polynomial for exp in fp32 by about 1."""
 _SEPARATION = 16.0
 """With nearer anchors the threshold would lie within 4 accept floors, where honest sequential sums land."""
 
@@ -55,6 +59,9 @@ class Comparison:
     worst_slice: str
     element_excess: float
     """Largest elementwise error over its bound; above 1 is a failure."""
+    bias: float | None = None
+    """Mean of <e, y> / <y, y> over blocks, relative; None for outputs too small to tell."""
+    bias_limit: float = 0.0
 
 
 def tolerance(accept_error: float, reject_error: float, dtype: torch.dtype) -> Tolerance:
@@ -116,7 +123,40 @@ def compare(output: torch.Tensor, truth: torch.Tensor, eager: torch.Tensor, limi
         return Comparison(False, reason, error, where, excess)
     if excess > 1:
         return Comparison(False, f"a single element is off by {excess:.1f} times its bound", error, where, excess)
-    return Comparison(True, "", error, where, excess)
+    found = bias(output, truth)
+    if found is None:
+        return Comparison(True, "", error, where, excess)
+    mean, spread = found
+    honest = bias(eager, truth)
+    bound = max(
+        4 * spread, _BIAS_UNITS.get(output.dtype, 4.0) * unit(output.dtype), 4 * abs(honest[0] if honest else 0)
+    )
+    if abs(mean) > bound:
+        reason = f"the result is biased: it is {mean:+.1e} of the true one too large on average (bound {bound:.1e})"
+        return Comparison(False, reason, error, where, excess, mean, bound)
+    return Comparison(True, "", error, where, excess, mean, bound)
+
+
+def bias(output: torch.Tensor, truth: torch.Tensor) -> tuple[float, float] | None:
+    """(mean, standard error) over 32 blocks of <e, y> / <y, y>: the factor by which the result is systematically too
+    large. Rounding noise averages out in training; a factor does not. None below 64 elements a block."""
+    finite = torch.isfinite(truth) & torch.isfinite(output)
+    size = truth.numel() // _BIAS_BLOCKS
+    if size < _BIAS_MIN_BLOCK:
+        return None
+    y = torch.where(finite, truth, 0.0).reshape(-1)[: size * _BIAS_BLOCKS].reshape(_BIAS_BLOCKS, size)
+    e = torch.where(finite, output.to(torch.float64) - truth, 0.0).reshape(-1)[: size * _BIAS_BLOCKS].reshape(y.shape)
+    power = y.square().sum(1)
+    used = power > 0
+    if int(used.sum()) < _BIAS_BLOCKS // 2:
+        return None
+    beta = ((e * y).sum(1) / power.clamp_min(torch.finfo(torch.float64).tiny))[used]
+    return float(beta.mean()), float(beta.std() / math.sqrt(beta.numel()))
+
+
+def unit(dtype: torch.dtype) -> float:
+    """Half the distance from 1 to the next number: the largest relative rounding error."""
+    return _UNIT.get(dtype, _FP32_ULP)
 
 
 def _compare_exact(output: torch.Tensor, eager: torch.Tensor) -> Comparison:

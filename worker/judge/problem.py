@@ -6,7 +6,7 @@ import inspect
 import linecache
 import traceback
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 
 from problems.catalog import Outline, Spec, Workload, outline
 from worker.judge.verdict import ReferenceFailed
+from worker.runner.step import Step
 
 _FILE = "<reference>"
 
@@ -27,9 +28,27 @@ class Instance:
     init: tuple[Any, ...]
     model: torch.nn.Module
     like: tuple[Any, ...]
-    """Example inputs from get_inputs: shapes, dtypes, strides and ranges count; the values are drawn anew."""
+    """Example inputs from get_inputs (then cotangents): shapes, dtypes, strides and ranges count; values are drawn."""
     arguments: tuple[str, ...]
-    """Names of forward's arguments, one per input."""
+    """Names of forward's arguments, one per input; a cotangent is called `grad_output0` and so on."""
+    forward_inputs: int
+    """How many of the inputs are forward's own; the others are cotangents of a problem with a backward."""
+    parameters: tuple[str, ...] = ()
+    """Names of the parameters whose gradients are outputs; empty without a backward."""
+
+    @property
+    def backward(self) -> bool:
+        """Whether a call is forward and backward."""
+        return len(self.like) > self.forward_inputs
+
+    def callable(self, model: torch.nn.Module) -> Callable[..., Any]:
+        """What one call of `model` (this instance's own or a twin of it) is: forward, or forward and backward."""
+        return Step(model, model, self.parameters, self.forward_inputs) if self.backward else model
+
+    @property
+    def call(self) -> Callable[..., Any]:
+        """One call of the reference."""
+        return self.callable(self.model)
 
 
 class Problem:
@@ -58,14 +77,22 @@ class Problem:
             like = tuple(_to(value, device) for value in self._call("get_inputs", workload))
         _redraw_parameters(model, torch.Generator(device=device).manual_seed(seed))
         for parameter in model.parameters():
-            parameter.requires_grad_(False)
-        return Instance(workload, init, model, like, self._argument_names(len(like)))
+            parameter.requires_grad_(self.spec.backward and parameter.is_floating_point())
+        names, forward_inputs = self._argument_names(len(like)), len(like)
+        if not self.spec.backward:
+            return Instance(workload, init, model, like, names, forward_inputs)
+        outputs = [output for output in call_reference(model, like) if output.is_floating_point()]
+        cotangents = tuple(torch.ones_like(output, memory_format=torch.contiguous_format) for output in outputs)
+        trained = tuple(name for name, parameter in model.named_parameters() if parameter.requires_grad)
+        names += tuple(f"grad_output{index}" for index in range(len(outputs)))
+        return Instance(workload, init, model, (*like, *cotangents), names, forward_inputs, trained)
 
-    def example_inputs(self, workload: Workload, device: str, seed: int) -> tuple[Any, ...]:
-        """Another draw of the file's own get_inputs."""
+    def example_inputs(self, instance: Instance, device: str, seed: int) -> tuple[Any, ...]:
+        """Another draw of the file's own get_inputs; cotangents are normal."""
         torch.manual_seed(seed)
         with _blame("get_inputs failed"):
-            return tuple(_to(value, device) for value in self._call("get_inputs", workload))
+            own = tuple(_to(value, device) for value in self._call("get_inputs", instance.workload))
+        return own + tuple(torch.randn_like(value) for value in instance.like[instance.forward_inputs :])
 
     def _call(self, function: str, workload: Workload) -> Any:
         accepted = inspect.signature(getattr(self._module, function)).parameters
@@ -79,10 +106,10 @@ class Problem:
         return tuple(names[:count])
 
 
-def call_reference(model: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
-    """Run a reference and return its outputs as a tuple of tensors. Raises ReferenceFailed."""
+def call_reference(call: Callable[..., Any], inputs: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+    """Run a reference (`Instance.call`) and return its outputs as a tuple of tensors. Raises ReferenceFailed."""
     with _blame("forward failed"), torch.no_grad():
-        result = model(*inputs)
+        result = call(*inputs)
     outputs = tuple(result) if isinstance(result, tuple | list) else (result,)
     for output in outputs:
         if not isinstance(output, torch.Tensor):

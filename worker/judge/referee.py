@@ -22,6 +22,8 @@ import torch
 from worker.judge import ahead, environment, stats, timing
 from worker.judge.bench import Workbench
 from worker.judge.builder import make_builder
+from worker.judge.checks import sensitivity, shapes, values
+from worker.judge.checks.values import judge_case
 from worker.judge.exhibits import SLOTS, Exhibit, Exhibits
 from worker.judge.lease import DeviceLease
 from worker.judge.physics import PhysicsFloor
@@ -29,16 +31,15 @@ from worker.judge.problem import Problem
 from worker.judge.report import Evaluation, EvaluationRequest, WorkloadTiming
 from worker.judge.sessions import LOG_BYTES, Runner, Zygote, runner_environment, zygote_environment
 from worker.judge.timing import Contender, Timings
+from worker.judge.trial import CONSTRUCT_LIMIT_S, FIRST_RUN_LIMIT_S, SUBJECT, Trial
 from worker.judge.verdict import Check, Fault, Verdict
 from worker.runner import sandbox
 
 log = structlog.get_logger()
 
 MAX_SOURCE_BYTES = 1 << 20
-_LOAD_LIMIT_S, _CONSTRUCT_LIMIT_S, _RUN_LIMIT_S = 150.0, 30.0, 20.0
-_FIRST_RUN_LIMIT_S = {"cpp": 20.0, "cuda": 60.0, "triton": 120.0}
-"""The first call of a Triton candidate compiles, and may autotune; C++ was built at load."""
-_SUBJECT = "candidate"
+_LOAD_LIMIT_S = 150.0
+_VERIFICATION = (values.check, sensitivity.check, shapes.check)
 _PROJECT_ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -109,51 +110,38 @@ class Referee:
             try:
                 with self._lease.shared():
                     _load(runner, request.candidate_source)
-                    benches = [self._verify(runner, exhibit, request, evaluation) for exhibit in exhibits.workloads]
+                    trial = Trial(runner, request, exhibits, self.device, _secret_rng(), evaluation)
+                    for check in _VERIFICATION:
+                        check(trial)
             finally:
                 evaluation.build_s = runner.build_s
             baselines = self._baselines(exhibits)
             evaluation.environment = {"baselines_missing": baselines.missing}
             with self._lease.exclusive():
                 timings = []
-                for exhibit, bench in zip(exhibits.workloads, benches, strict=True):
-                    contenders = [Contender(_SUBJECT, bench, _SUBJECT), *baselines.contenders(exhibit.name)]
-                    timings.append(timing.time_contenders(contenders, random.Random(secrets.randbits(64))))
+                for exhibit in exhibits.workloads:
+                    candidate = Contender(SUBJECT, trial.benches[exhibit.name], SUBJECT)
+                    contenders = [candidate, *baselines.contenders(exhibit.name)]
+                    timings.append(timing.time_contenders(contenders, trial.rng))
             evaluation.log = runner.log()
-            for bench in benches:
+            for bench in trial.benches.values():
                 bench.close()
         _summarise(evaluation, timings, baselines.names)
         evaluation.checks.append(self._floor.check(exhibits.workloads, evaluation))
-
-    def _verify(
-        self, runner: Runner, exhibit: Exhibit, request: EvaluationRequest, evaluation: Evaluation
-    ) -> Workbench:
-        """Every case of one workload: values, untouched inputs; for the first also a repeat."""
-        bench = Workbench(runner, exhibit.instance, exhibit.cases, self.device, SLOTS)
-        bench.construct(_SUBJECT, _CONSTRUCT_LIMIT_S)
-        limit_s = _FIRST_RUN_LIMIT_S[request.language]
-        for number in range(len(exhibit.cases)):
-            slot = number % bench.slots
-            bench.write(slot, number)
-            first = _check_case(bench, exhibit, slot, number, limit_s, evaluation)
-            _check_inputs(bench, exhibit, slot)
-            if number == 0:
-                _check_repeat(bench, exhibit, slot, first)
-            limit_s = _RUN_LIMIT_S
-        return bench
 
     def _judge_without_device(self, request: EvaluationRequest, exhibits: Exhibits, evaluation: Evaluation) -> None:
         """A Triton candidate without its GPU: values in the interpreter on the smallest workload, then an
         ahead-of-time build for the target's architecture. Never timed, and the reason says so."""
         exhibit = exhibits.workloads[0]
         with self._candidate_runner(exhibit, request, {"op": "interpret"}) as bench:
-            for number in range(len(bench.cases)):
+            trial = Trial(bench.runner, request, exhibits, self.device, _secret_rng(), evaluation)
+            for number, case in enumerate(bench.cases):
                 bench.write(number, number)
-                _check_case(bench, exhibit, number, number, _FIRST_RUN_LIMIT_S["triton"], evaluation)
+                judge_case(trial, exhibit.name, case, bench.run(SUBJECT, number, FIRST_RUN_LIMIT_S["triton"]))
         arch = ahead.arch_of(request.hardware)
         with self._candidate_runner(exhibit, request, {"op": "record", "arch": arch}) as bench:
             bench.write(0, 0)
-            built = ahead.built_kernels(bench, _SUBJECT, arch)
+            built = ahead.built_kernels(bench, SUBJECT, arch)
         evaluation.checks.append(built)
         evaluation.verdict = Verdict.OK
         evaluation.reason = f"right in the interpreter on {exhibit.name!r}; {built.detail}; not timed: no such GPU here"
@@ -167,7 +155,7 @@ class Referee:
             runner.ask(prepare, 60)
             _load(runner, request.candidate_source)
             bench = Workbench(runner, exhibit.instance, exhibit.cases[:2], self.device, SLOTS)
-            bench.construct(_SUBJECT, _CONSTRUCT_LIMIT_S)
+            bench.construct(SUBJECT, CONSTRUCT_LIMIT_S)
             yield bench
             bench.close()
 
@@ -242,6 +230,10 @@ class SandboxTooWeak(Exception):
     """The machine's sandbox is weaker than required. The message says what to allow."""
 
 
+def _secret_rng() -> random.Random:
+    return random.Random(secrets.randbits(64))
+
+
 def _intake(source: str) -> None:
     if len(source.encode()) > MAX_SOURCE_BYTES:
         raise Fault(Verdict.BUILD_ERROR, f"the source is over {MAX_SOURCE_BYTES >> 20} MiB")
@@ -257,7 +249,7 @@ def _intake(source: str) -> None:
 
 
 def _load(runner: Runner, source: str) -> None:
-    message = {"op": "load", "subject": _SUBJECT, "source": source, "class": "ModelNew", "compile": None}
+    message = {"op": "load", "subject": SUBJECT, "source": source, "class": "ModelNew", "compile": None}
     try:
         runner.ask(message, _LOAD_LIMIT_S)
     except Fault as fault:
@@ -266,54 +258,15 @@ def _load(runner: Runner, source: str) -> None:
         raise
 
 
-def _check_case(
-    bench: Workbench, exhibit: Exhibit, slot: int, number: int, limit_s: float, evaluation: Evaluation
-) -> tuple[torch.Tensor, ...]:
-    case = exhibit.cases[number]
-    outputs = bench.run(_SUBJECT, slot, limit_s)
-    for index, found in enumerate(case.judge(outputs)):
-        name = f"{exhibit.name}/{case.family}/output{index}"
-        limit = case.tolerances[index]
-        figures: dict[str, float | str] = {
-            "error": found.error,
-            "threshold": limit.threshold,
-            "accept_error": limit.accept_error,
-            "reject_error": limit.reject_error,
-            "sees_precision": str(limit.sees_precision),
-            "worst_slice": found.worst_slice,
-        }
-        evaluation.checks.append(Check(name, found.passed, found.reason, figures))
-        if not found.passed:
-            raise Fault(Verdict.INCORRECT, f"{name}: {found.reason}", bench.runner.log())
-    return outputs
-
-
-def _check_inputs(bench: Workbench, exhibit: Exhibit, slot: int) -> None:
-    changed = bench.changed_input(slot)
-    if changed is not None:
-        argument = exhibit.instance.arguments[changed]
-        raise Fault(Verdict.INCORRECT, f"{exhibit.name}: the candidate changed its input {argument!r}")
-
-
-def _check_repeat(bench: Workbench, exhibit: Exhibit, slot: int, first: tuple[torch.Tensor, ...]) -> None:
-    """A second call on the same inputs must be right too; atomics may change bits, not correctness."""
-    again = bench.run(_SUBJECT, slot, _RUN_LIMIT_S)
-    for index, found in enumerate(exhibit.cases[0].judge(again)):
-        if not found.passed:
-            same = torch.equal(first[index], again[index])
-            verdict = Verdict.INCORRECT if same else Verdict.NONDETERMINISTIC
-            raise Fault(verdict, f"{exhibit.name}: a second call on the same inputs is wrong: {found.reason}")
-
-
 def _summarise(evaluation: Evaluation, timings: list[Timings], baselines: list[str]) -> None:
     rng = random.Random(0)  # resampling only; the verdict does not hang on it
     for timed in timings:
         fastest = timed.fastest(baselines)
-        logs = timed.logs(fastest, _SUBJECT)
+        logs = timed.logs(fastest, SUBJECT)
         evaluation.workloads.append(
             WorkloadTiming(
                 name=timed.workload,
-                latency_us=timed.latency_us(_SUBJECT),
+                latency_us=timed.latency_us(SUBJECT),
                 baselines_us={name: timed.latency_us(name) for name in baselines},
                 baseline=fastest,
                 speedup=stats.ratio(logs),
@@ -321,7 +274,7 @@ def _summarise(evaluation: Evaluation, timings: list[Timings], baselines: list[s
                 samples_us=timed.samples_us,
             )
         )
-    best_logs = [timed.logs(timed.fastest(baselines), _SUBJECT) for timed in timings]
+    best_logs = [timed.logs(timed.fastest(baselines), SUBJECT) for timed in timings]
     evaluation.verdict, evaluation.timed = Verdict.OK, True
     evaluation.latency_us = stats.geomean([row.latency_us for row in evaluation.workloads])
     evaluation.baselines_us = {
@@ -330,11 +283,11 @@ def _summarise(evaluation: Evaluation, timings: list[Timings], baselines: list[s
     evaluation.baseline = min(baselines, key=evaluation.baselines_us.__getitem__)
     evaluation.speedup = stats.geomean([row.speedup for row in evaluation.workloads])
     evaluation.speedups = {
-        name: stats.geomean([stats.ratio(timed.logs(name, _SUBJECT)) for timed in timings]) for name in baselines
+        name: stats.geomean([stats.ratio(timed.logs(name, SUBJECT)) for timed in timings]) for name in baselines
     }
     evaluation.ci95 = stats.interval(best_logs, rng)
     checked = sum(timed.checked_outputs for timed in timings)
-    rounds = sum(len(timed.samples_us[_SUBJECT]) for timed in timings)
+    rounds = sum(len(timed.samples_us[SUBJECT]) for timed in timings)
     evaluation.checks.append(Check("timed outputs", True, f"{checked} of {rounds} timed outputs checked, all right"))
 
 

@@ -126,6 +126,11 @@ class Runner:
         protocol.close_all(extra)
         raise self._failure(failure)
 
+    @property
+    def dead(self) -> bool:
+        """Whether the process has ended."""
+        return not self._open
+
     def waited_s(self) -> float:
         """Seconds for which its threads were ready but had no core, since it started."""
         if self._runner_pid is None:

@@ -6,7 +6,8 @@ Prepared once per problem and workload and reused for every candidate; the truth
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,6 +29,13 @@ class Case:
     """fp64 results on the already rounded inputs and parameters, so that both sides see the same bits."""
     eager: tuple[torch.Tensor, ...]
     tolerances: tuple[Tolerance, ...]
+    names: tuple[str, ...]
+    """What each output is called in reports: `output0`, or `grad:weight` for a gradient."""
+
+    @property
+    def finite(self) -> bool:
+        """Whether this draw lies in the reference's domain: mostly finite (log of a negative number is not)."""
+        return all(float(torch.isfinite(exact).double().mean()) > 0.999 for exact in self.truth if exact.numel())
 
     def judge(self, outputs: tuple[torch.Tensor, ...]) -> list[Comparison]:
         """Compare every output with its truth."""
@@ -42,10 +50,16 @@ class Truth:
         self.instance, self.precision = instance, precision
         self._exact = copy.deepcopy(instance.model).to(torch.float64)
 
+    def with_state(self, state: Mapping[str, torch.Tensor]) -> Truth:
+        """The truth of the same reference with some parameters replaced."""
+        model = copy.deepcopy(self.instance.model)
+        model.load_state_dict(dict(state), strict=False)
+        return Truth(replace(self.instance, model=model), self.precision)
+
     def case(self, family: str, inputs: tuple[Any, ...]) -> Case:
         """The truth, the eager result and the tolerances for these inputs. Raises ReferenceFailed."""
         # The reference is handed copies: one that writes into its arguments must not change what candidates see.
-        eager = call_reference(self.instance.model, _copied(inputs))
+        eager = call_reference(self.instance.call, _copied(inputs))
         truth = self._evaluate(self._exact, inputs)
         degraded = self._evaluate(self._degraded(), self._degrade_all(inputs))
         limits = []
@@ -56,14 +70,26 @@ class Truth:
             accept, _where = slice_error(honest, exact)
             reject, _where = slice_error(broken, exact)
             limits.append(tolerance(accept, reject, honest.dtype))
-        return Case(family, inputs, truth, eager, tuple(limits))
+        return Case(family, inputs, truth, eager, tuple(limits), self._names(len(truth)))
+
+    def _names(self, count: int) -> tuple[str, ...]:
+        instance = self.instance
+        if not instance.backward:
+            return tuple(f"output{index}" for index in range(count))
+        leaves = [
+            name
+            for name, value in zip(instance.arguments, instance.like[: instance.forward_inputs], strict=False)
+            if isinstance(value, torch.Tensor) and value.is_floating_point()
+        ]
+        gradients = [f"grad:{name}" for name in (*leaves, *instance.parameters)]
+        return (*(f"output{index}" for index in range(count - len(gradients))), *gradients)
 
     def _evaluate(self, model: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
         wide = tuple(
             value.to(torch.float64) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
             for value in _copied(inputs)
         )
-        return tuple(output.to(torch.float64) for output in call_reference(model, wide))
+        return tuple(output.to(torch.float64) for output in call_reference(self.instance.callable(model), wide))
 
     def _degraded(self) -> torch.nn.Module:
         model = copy.deepcopy(self._exact)
@@ -80,10 +106,10 @@ class Truth:
         )
 
 
-def prepare_cases(problem: Problem, instance: Instance, device: str, seed: int, count: int) -> list[Case]:
+def prepare_cases(problem: Problem, truth: Truth, device: str, seed: int, count: int) -> list[Case]:
     """`count` cases of different families. Raises ReferenceFailed when no family gives finite results or when the
     reference is random."""
-    truth = Truth(instance, problem.spec.precision)
+    instance = truth.instance
     generator = torch.Generator(device=device).manual_seed(seed)
     cases: list[Case] = []
     for family in families.FAMILIES[:count]:
@@ -91,21 +117,16 @@ def prepare_cases(problem: Problem, instance: Instance, device: str, seed: int, 
             instance.like, instance.arguments, problem.spec.domains, instance.workload.params, family, generator
         )
         case = truth.case(family, drawn)
-        if not _finite_enough(case):
-            own = problem.example_inputs(instance.workload, device, seed + len(cases))
+        if not case.finite:
+            own = problem.example_inputs(instance, device, seed + len(cases))
             case = truth.case("own", own)
         cases.append(case)
     _refuse_random(instance, cases[0])
     return cases
 
 
-def _finite_enough(case: Case) -> bool:
-    """Whether this family lies in the reference's domain: mostly finite results (log of a negative number is not)."""
-    return all(float(torch.isfinite(exact).double().mean()) > 0.999 for exact in case.truth if exact.numel())
-
-
 def _refuse_random(instance: Instance, case: Case) -> None:
-    again = call_reference(instance.model, _copied(case.inputs))
+    again = call_reference(instance.call, _copied(case.inputs))
     for index, (first, second) in enumerate(zip(case.eager, again, strict=True)):
         if first.shape != second.shape or not torch.allclose(
             first.double(), second.double(), rtol=1e-2, atol=1e-2, equal_nan=True

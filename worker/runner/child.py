@@ -3,9 +3,9 @@
 Everything in this process may be rewritten by the candidate. So nothing here is trusted: the judge owns inputs,
 expected values and the clock; it sees one-byte answers, sizes that it checks, and raw bytes in the arena.
 
-Control messages: `arena`, `load`, `construct`, `run`, `hot`. After `hot` the bell socket takes over until QUIT:
-CALL a model on a slot's inputs, KEEP the last output (copy it into the arena), FLUSH caches, CHAIN n calls with cold
-caches, NULL_CHAIN the same without the calls.
+Control messages: `arena`, `load`, `construct`, `state`, `run`, `hot` and a few more. After `hot` the bell socket takes
+over until QUIT: CALL a model on a slot's inputs, KEEP the last output (copy it into the arena), FLUSH caches, CHAIN n
+calls with cold caches, NULL_CHAIN the same without the calls.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ import socket
 import sys
 import traceback
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from worker.runner import hygiene, memory, protocol, triton_interpret, triton_record, values
 from worker.runner import kernelwright as loader
-from worker.runner import memory, protocol, triton_interpret, triton_record, values
+from worker.runner.step import Step
 
 _MAX_TRACE = 6000
 _FLUSH_BYTES_HOST = 64 << 20
@@ -43,7 +44,9 @@ class Subject:
     def __init__(self, module: types.ModuleType, class_name: str, compile_mode: str | None) -> None:
         self.factory = getattr(module, class_name)
         self.compile_mode = compile_mode
-        self.models: dict[str, Any] = {}
+        self.models: dict[str, torch.nn.Module] = {}
+        self.calls: dict[str, Callable[..., Any]] = {}
+        """What one call is: the model, its compiled form, or forward and backward of either."""
 
 
 class Session:
@@ -89,23 +92,43 @@ class Session:
         model = model.to(device=self.device, dtype=dtype)
         model.load_state_dict({name: tensor.clone() for name, tensor in state.items()}, strict=True)
         model.train(message["training"])
-        for parameter in model.parameters():
-            parameter.requires_grad_(False)
+        trained = message["backward"]
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(trained is not None and name in trained["parameters"])
+        call: Callable[..., Any] = model
         if subject.compile_mode is not None:
             torch._dynamo.config.recompile_limit = 64  # one compiled version per workload, and problems have several
             mode = None if subject.compile_mode == "default" else subject.compile_mode
-            model = torch.compile(model, mode=mode, dynamic=False)
+            call = torch.compile(model, mode=mode, dynamic=False)
+        if trained is not None:
+            call = Step(model, call, tuple(trained["parameters"]), trained["inputs"])
         subject.models[message["workload"]] = model
+        subject.calls[message["workload"]] = call
+        return {}
+
+    def state(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        """Give a model new parameters in place, as an optimizer's step or a checkpoint does."""
+        model = self.subjects[message["subject"]].models[message["workload"]]
+        shared = self.arenas[message["workload"]].bytes
+        known = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        with torch.no_grad():
+            for name, ref in message["state"].items():
+                known[name].copy_(values.decode(ref, shared))
+        self._synchronize()
         return {}
 
     def run(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
-        """One call, untimed: outputs go into the arena at the places given. Returns how many there were."""
-        model = self.subjects[message["subject"]].models[message["workload"]]
+        """One call, untimed: outputs go into the arena at the places given. With `then` (other inputs) a second call
+        is made before the first one's outputs are stored: a result must outlive the next call."""
+        call = self.subjects[message["subject"]].calls[message["workload"]]
         shared = self.arenas[message["workload"]].bytes
-        inputs = values.decode(message["inputs"], shared)
+        places = [values.decode(place, shared) for place in message["outputs"]]
+        self._poison(places)
         with torch.no_grad():
-            result = model(*inputs)
-        _store(result, [values.decode(place, shared) for place in message["outputs"]])
+            result = call(*values.decode(message["inputs"], shared))
+            if message.get("then") is not None:
+                call(*values.decode(message["then"], shared))
+        _store(result, places)
         self._synchronize()
         return {}
 
@@ -127,7 +150,8 @@ class Session:
     def hot(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Serve bell commands for one subject and workload until QUIT."""
         _acknowledge(self.control, {})
-        model = self.subjects[message["subject"]].models[message["workload"]]
+        hygiene.poison_new_host_memory(on=False)
+        model = self.subjects[message["subject"]].calls[message["workload"]]
         shared = self.arenas[message["workload"]].bytes
         slots = [tuple(values.decode(item, shared)) for item in message["slots"]]
         gc.disable()  # as timeit does: a collection in the middle of a sample is nobody's kernel
@@ -175,6 +199,12 @@ class Session:
         self.flush_buffer.add_(1) if self.device == "cpu" else self.flush_buffer.zero_()
 
     # --- helpers ----------------------------------------------------------------------------------------------------
+
+    def _poison(self, places: list[torch.Tensor]) -> None:
+        if self.device == "cpu":
+            hygiene.poison_new_host_memory(on=True)
+        else:
+            hygiene.poison_free_device_memory(max((place.nbytes for place in places), default=0))
 
     def _synchronize(self) -> None:
         if self.device != "cpu":
@@ -245,6 +275,7 @@ def serve(control: socket.socket, bell: socket.socket) -> int:
         "arena": session.arena_,
         "load": session.load,
         "construct": session.construct,
+        "state": session.state,
         "run": session.run,
         "interpret": session.interpret,
         "record": session.record,

@@ -72,6 +72,7 @@ class ModelNew(nn.Module):
         super().__init__()
         self.bias = nn.Parameter(torch.zeros(cols))
     def forward(self, x):
+        x = x.contiguous()
         y = torch.empty_like(x)
         lib.relu(x, self.bias, y, *x.shape)
         return y
@@ -148,7 +149,7 @@ def test_every_failure_is_a_verdict(judge: Judge, name: str, code: str, verdict:
 
 def test_a_phase_counter_is_caught_while_it_is_timed(judge: Judge) -> None:
     """Right for every checked call before timing, wrong afterwards: timed outputs are checked too."""
-    report = judged(judge, body("self.calls += 1\nreturn right if self.calls <= 8 else torch.empty_like(x)"))
+    report = judged(judge, body("self.calls += 1\nreturn right if self.calls <= 16 else torch.empty_like(x)"))
     assert report["verdict"] == "incorrect", report["reason"]
     assert "timed" in report["reason"]
 

@@ -1,0 +1,9 @@
+"""The checks of a candidate, one module each: `check(trial)` records what it found and raises Fault on a failure.
+
+Called by the referee in order of cost, so that most bad candidates die early:
+
+    values         every workload and family against the fp64 truth; bias; inputs and guard zones untouched; repeats
+    sensitivity    every input and parameter matters as much as it does to the reference; parameters are read live
+    shapes         other shapes and layouts: general, specialised and refuses, or specialised and wrong
+    provenance     whose code the device spent its time in
+"""

@@ -1,0 +1,54 @@
+"""Other shapes and memory layouts than the workloads': general, specialised and refuses, or specialised and wrong.
+
+A kernel may be made for the declared workloads only, if it says so: it must raise. A silently wrong result, or a crash
+that takes the process with it, on a shape that the reference accepts is a wrong kernel.
+"""
+
+from __future__ import annotations
+
+from worker.judge.bench import Workbench
+from worker.judge.checks.values import judge_case
+from worker.judge.probes import Variant
+from worker.judge.trial import CONSTRUCT_LIMIT_S, FIRST_RUN_LIMIT_S, SUBJECT, Trial
+from worker.judge.verdict import Fault, Verdict
+
+_REFUSALS = (Verdict.LAUNCH_ERROR, Verdict.BUILD_ERROR)
+
+
+def check(trial: Trial) -> None:
+    """Raises Fault with the verdict of the variant that failed."""
+    refused = []
+    for variant in (*trial.exhibits.shapes, *trial.exhibits.layouts):
+        reason = _refusal(trial, variant)
+        if reason is not None:
+            refused.append(f"{variant.name} ({reason[:80]})")
+    total = len(trial.exhibits.shapes) + len(trial.exhibits.layouts)
+    if not total:
+        trial.record("generality", True, "the reference takes no other shape", generality="unknown")
+        return
+    kind = "specialised and refuses" if refused else "general"
+    detail = f"{kind}: {total - len(refused)} of {total} other shapes and layouts right"
+    if refused:
+        detail += "; refused: " + ", ".join(refused[:3])
+    trial.record("generality", True, detail, generality=kind)
+
+
+def _refusal(trial: Trial, variant: Variant) -> str | None:
+    """Why the candidate refuses this variant, or None when it is right. Raises Fault when it is wrong."""
+    cases = [variant.case]
+    name = f"variant {variant.name}"
+    bench = Workbench(trial.runner, variant.instance, cases, trial.device, 1, name=name, shift=variant.shift)
+    try:
+        try:
+            bench.construct(SUBJECT, CONSTRUCT_LIMIT_S)
+            bench.write(0, 0)
+            outputs = bench.run(SUBJECT, 0, FIRST_RUN_LIMIT_S[trial.request.language])
+        except Fault as fault:
+            if fault.verdict in _REFUSALS and not trial.runner.dead:
+                return fault.reason
+            trial.record(f"generality/{variant.name}", False, fault.reason)
+            raise Fault(fault.verdict, f"{variant.name}: {fault.reason}", fault.log) from fault
+        judge_case(trial, f"generality/{variant.name}", variant.case, outputs)
+        return None
+    finally:
+        bench.close()

@@ -1,0 +1,187 @@
+"""Probes and variants of a problem: what else a candidate is asked beside the workloads. Made once per problem.
+
+A *probe* changes one input or one parameter of the smallest workload and nothing else. A *variant* is a workload of
+other shapes or another memory layout.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from problems.catalog import Param, Workload
+from worker.judge import inputs as families
+from worker.judge.problem import Instance, Problem
+from worker.judge.truth import Case, Truth
+from worker.judge.verdict import ReferenceFailed
+
+_SIZES = (1, 3, 7, 33, 257)
+"""Sizes that no tile divides: one element, odd, just over a warp, just over a block."""
+_MAX_SHAPES, _MAX_PROBES = 5, 12
+_MAX_GROWTH = 4.0
+"""A variant's inputs may be this much larger than the smallest workload's."""
+_MOVED_UNITS = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """The base case with one tensor drawn anew."""
+
+    name: str
+    """The input's or parameter's name."""
+    case: Case
+    state: Mapping[str, torch.Tensor] | None
+    """The changed parameter, for a probe of a parameter."""
+    moved: tuple[bool, ...]
+    """For each output: whether the reference's result changed by more than its own rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Another workload or layout."""
+
+    name: str
+    instance: Instance
+    case: Case
+    shift: int = 0
+    """Elements by which every input is misaligned."""
+
+
+def make_probes(problem: Problem, truth: Truth, base: Case, generator: torch.Generator) -> list[Probe]:
+    """One probe per float or index input and per parameter of one workload. Raises ReferenceFailed."""
+    instance = truth.instance
+    probes = []
+    for index, name in enumerate(instance.arguments):
+        value = base.inputs[index]
+        domain = problem.spec.domains.get(name)
+        if not isinstance(value, torch.Tensor) or not value.numel() or (domain and domain.kind == "fixed"):
+            continue
+        drawn = families.draw(
+            instance.like, instance.arguments, problem.spec.domains, instance.workload.params, "normal", generator
+        )
+        changed = (*base.inputs[:index], drawn[index], *base.inputs[index + 1 :])
+        case = truth.case(f"other {name}", changed)
+        probes.append(Probe(name, case, None, _moved(base, case)))
+    for name, parameter in instance.model.named_parameters():
+        if parameter.is_floating_point() and parameter.numel():
+            state = {name: _other_values(parameter, generator)}
+            case = truth.with_state(state).case(f"other {name}", base.inputs)
+            probes.append(Probe(name, case, state, _moved(base, case)))
+    return probes[:_MAX_PROBES]
+
+
+def _other_values(parameter: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    noise = torch.randn(parameter.shape, generator=generator, device=parameter.device)
+    spread = float(parameter.detach().float().std()) if parameter.numel() > 1 else 1.0
+    return parameter.detach() + (0.5 * (spread or 1.0) * noise).to(parameter.dtype)
+
+
+def _moved(base: Case, case: Case) -> tuple[bool, ...]:
+    found: list[bool] = []
+    for before, after, eager in zip(base.truth, case.truth, case.eager, strict=True):
+        if before.shape != after.shape or not eager.is_floating_point():
+            found.append(before.shape != after.shape or not torch.equal(before, after))
+            continue
+        unit = torch.finfo(eager.dtype).eps
+        change = (after - before).abs().nan_to_num(0.0)
+        found.append(bool((change > _MOVED_UNITS * unit * before.abs().nan_to_num(0.0) + 1e-30).any()))
+    return tuple(found)
+
+
+def make_shapes(problem: Problem, smallest: Instance, device: str, seed: int) -> list[Variant]:
+    """Workloads of other sizes on which the reference runs, with one case each."""
+    found: list[Variant] = []
+    rng = random.Random(seed)
+    candidates = list(_resized(smallest.workload))
+    rng.shuffle(candidates)
+    limit = _MAX_GROWTH * sum(getattr(value, "nbytes", 0) for value in smallest.like) + (1 << 20)
+    for workload in candidates:
+        if len(found) == _MAX_SHAPES:
+            break
+        variant = _shape_variant(problem, workload, device, seed, limit)
+        if variant is not None:
+            found.append(variant)
+    return found or _resized_batches(problem, smallest, device, seed)
+
+
+def _resized(workload: Workload) -> Iterator[Workload]:
+    """One integer parameter changed, or all at once to small odd sizes."""
+    sizes = {key: value for key, value in workload.params.items() if type(value) is int and value > 1}
+    for key, value in sizes.items():
+        for size in (*_SIZES, value - 1, value + 1):
+            if size != value and size > 0:
+                yield _with_params(workload, {key: size})
+
+
+def _with_params(workload: Workload, changes: Mapping[str, Param]) -> Workload:
+    text = ", ".join(f"{key}={value}" for key, value in changes.items())
+    return replace(workload, name=f"{workload.name} with {text}", params={**workload.params, **changes})
+
+
+def _shape_variant(problem: Problem, workload: Workload, device: str, seed: int, limit: float) -> Variant | None:
+    """None when the reference does not accept these sizes."""
+    try:
+        instance = problem.instance(workload, device, seed)
+        if sum(getattr(value, "nbytes", 0) for value in instance.like) > limit:
+            return None
+        case = _one_case(problem, instance, device, seed)
+    except (ReferenceFailed, RuntimeError):  # RuntimeError: a family that these sizes cannot hold
+        return None
+    return Variant(workload.name, instance, case)
+
+
+def _one_case(problem: Problem, instance: Instance, device: str, seed: int) -> Case:
+    generator = torch.Generator(device=device).manual_seed(seed)
+    drawn = families.draw(
+        instance.like, instance.arguments, problem.spec.domains, instance.workload.params, "mixed", generator
+    )
+    truth = Truth(instance, problem.spec.precision)
+    case = truth.case("mixed", drawn)
+    if case.finite:
+        return case
+    return truth.case("own", problem.example_inputs(instance, device, seed))
+
+
+def _resized_batches(problem: Problem, smallest: Instance, device: str, seed: int) -> list[Variant]:
+    """For a problem without size parameters: fewer items along the first dimension, where the reference allows it."""
+    first = next((value for value in smallest.like if isinstance(value, torch.Tensor) and value.dim()), None)
+    if first is None or first.shape[0] < 2:
+        return []
+    found: list[Variant] = []
+    for size in (1, first.shape[0] - 1):
+        like = tuple(
+            value[:size].contiguous()
+            if isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == first.shape[0]
+            else value
+            for value in smallest.like
+        )
+        name = f"{smallest.workload.name} with a first dimension of {size}"
+        instance = replace(smallest, workload=replace(smallest.workload, name=name), like=like)
+        try:
+            found.append(Variant(name, instance, _one_case(problem, instance, device, seed)))
+        except (ReferenceFailed, RuntimeError):
+            continue
+    return found
+
+
+def make_layouts(instance: Instance, case: Case) -> list[Variant]:
+    """The same values in other memory: transposed strides, and every input off its alignment by one element."""
+    found: list[Variant] = []
+    turned = tuple(_turned(value) for value in case.inputs)
+    if any(a is not b for a, b in zip(turned, case.inputs, strict=True)):
+        name = f"{instance.workload.name} with transposed strides"
+        found.append(Variant(name, replace(instance, like=turned), replace(case, inputs=turned)))
+    if any(isinstance(value, torch.Tensor) for value in case.inputs):
+        found.append(Variant(f"{instance.workload.name} off alignment", instance, case, shift=1))
+    return found
+
+
+def _turned(value: Any) -> Any:
+    """A tensor with its last two dimensions swapped in memory; anything else as it is."""
+    if not isinstance(value, torch.Tensor) or value.dim() < 2 or 1 in value.shape[-2:]:
+        return value
+    return value.transpose(-2, -1).contiguous().transpose(-2, -1)

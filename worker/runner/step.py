@@ -1,0 +1,62 @@
+"""One call of a problem that is judged on its gradients: forward, then backward from given cotangents.
+
+Reference, baseline and candidate are wrapped alike, in the judge and in the runner, so that everything behind (arena,
+checks, timing) sees one longer list of inputs and outputs::
+
+    inputs   forward's inputs, then one cotangent per float output
+    outputs  forward's outputs, then the gradient of every float input and of every parameter
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+class NoGradient(Exception):
+    """An output has no gradient history: forward must stay differentiable where the reference is."""
+
+
+class Step:
+    """Forward and backward of `model` as one function of tensors."""
+
+    def __init__(self, model: torch.nn.Module, call: Callable[..., Any], parameters: tuple[str, ...], inputs: int):
+        """`call` is the model or its compiled form; `parameters` names those whose gradients count, in order; `inputs`
+        is how many of the arguments are forward's own."""
+        self._call, self._inputs = call, inputs
+        known = dict(model.named_parameters())
+        self._parameters = [known[name] for name in parameters]
+
+    def __call__(self, *arguments: Any) -> tuple[torch.Tensor, ...]:
+        """Raises NoGradient."""
+        own, cotangents = arguments[: self._inputs], arguments[self._inputs :]
+        leaves = [_leaf(value) for value in own]
+        with torch.enable_grad():
+            result = self._call(*leaves)
+        outputs = tuple(result) if isinstance(result, tuple | list) else (result,)
+        wanted = [*(leaf for leaf in leaves if _differentiable(leaf)), *self._parameters]
+        gradients = _gradients(outputs, wanted, cotangents)
+        return (*(_detached(output) for output in outputs), *gradients)
+
+
+def _gradients(outputs: tuple[Any, ...], wanted: list[torch.Tensor], cotangents: tuple[Any, ...]) -> list[torch.Tensor]:
+    floating = [output for output in outputs if isinstance(output, torch.Tensor) and output.is_floating_point()]
+    for index, output in enumerate(floating):
+        if not output.requires_grad:
+            raise NoGradient(f"float output {index} carries no gradient: was it detached, or computed under no_grad?")
+    found = torch.autograd.grad(floating, wanted, cotangents[: len(floating)], allow_unused=True)
+    return [torch.zeros_like(leaf) if grad is None else grad for leaf, grad in zip(wanted, found, strict=True)]
+
+
+def _leaf(value: Any) -> Any:
+    return value.detach().requires_grad_() if _differentiable(value) else value
+
+
+def _differentiable(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, torch.Tensor) else value
