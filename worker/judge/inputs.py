@@ -3,19 +3,77 @@
 Uniform positive inputs cannot see precision cheats (fp32 against TF32 at K = 16,384 differs 2.3x on U(0, 1), but 94x on
 N(0, 1) and 133x on signed log-normal values, measured), so several families are drawn, and `mixed` puts rows of all of
 them into one batch in a secret order: a kernel that recognises one scale meets the others in the same call.
+
+A family names a pair: how real values are drawn, and how indices are, in `inputs_real` and `inputs_index`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from problems.catalog import Domain
+from worker.judge import inputs_index, inputs_real
 
-FAMILIES = ("normal", "mixed", "heavy", "integers")
-_ROW_KINDS = 6
+OWN = "own"
+"""The file's own get_inputs: the only family of a problem none of whose arguments may be drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    real: str
+    index: str
+
+
+_PAIRS = {
+    "normal": _Pair("normal", "uniform"),
+    "mixed": _Pair("mixed", "zipf"),
+    "heavy": _Pair("heavy", "zipf"),
+    "shifted": _Pair("shifted", "uniform"),
+    "ladder": _Pair("ladder", "zipf"),
+    "cancelling": _Pair("cancelling", "uniform"),
+    "spikes": _Pair("spikes", "zipf"),
+    "integers": _Pair("integers", "duplicates"),
+    "signs": _Pair("signs", "uniform"),
+    "special": _Pair("special", "uniform"),
+    "zipf": _Pair("normal", "zipf"),
+    "uniform": _Pair("normal", "uniform"),
+    "duplicates": _Pair("normal", "duplicates"),
+    "edges": _Pair("normal", "edges"),
+    OWN: _Pair("normal", "uniform"),
+}
+FAMILIES = ("normal", "mixed", "heavy", "integers", "shifted", "ladder", "cancelling", "spikes", "signs", "special")
+"""The families of real values, in order of power. `special` alone holds NaN and infinities."""
+INDEX_FAMILIES = ("zipf", "uniform", "duplicates", "edges")
+"""The families of a problem whose only free arguments are indices."""
+_POSITIVE = ("normal", "mixed", "heavy", "shifted", "ladder", "spikes")
+_UNIT = ("normal", "mixed")
+
+
+def kind_of(value: Any, domain: Domain | None) -> str:
+    """How an argument is drawn: `real`, `positive`, `unit`, `index`, or `fixed` for what stays as the example is."""
+    if not isinstance(value, torch.Tensor) or not value.numel():
+        return "fixed"
+    kind = domain.kind if domain else "real" if value.is_floating_point() else "index"
+    if kind == "fixed" or value.dtype == torch.bool or value.is_complex():
+        return "fixed"
+    return kind if value.is_floating_point() else "index"
+
+
+def applicable(names: tuple[str, ...], domains: Mapping[str, Domain], like: tuple[Any, ...]) -> tuple[str, ...]:
+    """The families that make sense for these arguments, the most powerful first; `("own",)` when none may be drawn."""
+    kinds = {kind_of(value, domains.get(name)) for value, name in zip(like, names, strict=True)}
+    indexed = ("duplicates", "edges") if "index" in kinds else ()
+    if "real" in kinds:
+        return (*FAMILIES, *indexed)
+    if "positive" in kinds:
+        return (*_POSITIVE, *indexed)
+    if "unit" in kinds:
+        return (*_UNIT, *indexed)
+    return INDEX_FAMILIES if "index" in kinds else (OWN,)
 
 
 def draw(
@@ -26,68 +84,34 @@ def draw(
     family: str,
     generator: torch.Generator,
 ) -> tuple[Any, ...]:
-    """New values for every tensor of `like`, by its domain; other arguments and `fixed` tensors stay as they are."""
-    drawn = []
+    """New values for every tensor of `like`, by its domain; other arguments and `fixed` tensors stay as they are.
+
+    Shapes, dtypes and strides are `like`'s, and so is a triangular, diagonal or symmetric form. Raises KeyError for an
+    unknown family.
+    """
+    pair = _PAIRS[family]
+    drawn: list[Any] = []
     for value, name in zip(like, names, strict=True):
-        if not isinstance(value, torch.Tensor) or not value.numel():
-            drawn.append(value)
-            continue
-        drawn.append(_draw_tensor(value, domains.get(name), params, family, generator))
+        domain = domains.get(name)
+        kind = kind_of(value, domain)
+        if kind == "fixed" or family == OWN:
+            drawn.append(value.clone() if isinstance(value, torch.Tensor) else value)
+        elif kind == "index":
+            limit = domain.limit(params) if domain else None
+            drawn.append(_same_layout(inputs_index.indices(value, limit, pair.index, generator), value))
+        else:
+            drawn.append(_same_layout(_real(value, kind, pair.real, generator), value))
     return tuple(drawn)
 
 
-def _draw_tensor(
-    like: torch.Tensor, domain: Domain | None, params: Mapping[str, Any], family: str, generator: torch.Generator
-) -> torch.Tensor:
-    kind = domain.kind if domain else ("real" if like.is_floating_point() else "index")
-    if kind == "fixed" or like.dtype == torch.bool or like.is_complex():
-        return like.clone()
-    if kind == "index" or not like.is_floating_point():
-        limit = domain.limit(params) if domain else None
-        return _indices(like, limit, generator)
-    values = _real(like, family, generator)
+def _real(like: torch.Tensor, kind: str, family: str, generator: torch.Generator) -> torch.Tensor:
     if kind == "positive":
-        values = values.abs() + 1e-3
+        values = inputs_real.positive(like, family if family in _POSITIVE else "normal", generator)
     elif kind == "unit":
-        values = torch.rand(like.shape, generator=generator, device=like.device)
-    return _same_layout(values.to(like.dtype), like)
-
-
-def _indices(like: torch.Tensor, limit: int | None, generator: torch.Generator) -> torch.Tensor:
-    low = min(0, int(like.min()))
-    high = limit if limit is not None else int(like.max()) + 1
-    values = torch.randint(low, max(high, low + 1), like.shape, generator=generator, device=like.device)
-    return _same_layout(values.to(like.dtype), like)
-
-
-def _real(like: torch.Tensor, family: str, generator: torch.Generator) -> torch.Tensor:
-    shape, device = like.shape, like.device
-    normal = torch.randn(shape, generator=generator, device=device)
-    limit = 64.0 if like.dtype == torch.float16 else 1e4  # fp16 overflows at 65,504: leave room for a reduction
-    if family == "normal":
-        return normal
-    if family == "heavy":
-        return (normal.sign() * torch.exp(1.5 * torch.randn(shape, generator=generator, device=device))).clamp(
-            -limit, limit
-        )
-    if family == "integers":
-        return torch.randint(-2, 3, shape, generator=generator, device=device).to(torch.float32)
-    return _mixed_rows(normal, limit, generator)
-
-
-def _mixed_rows(normal: torch.Tensor, limit: float, generator: torch.Generator) -> torch.Tensor:
-    """Rows (last dimension) of one batch from different families, in random order."""
-    device = normal.device
-    rows = normal.shape[:-1] if normal.dim() > 1 else (1,)
-    kind = torch.randint(0, _ROW_KINDS, (*rows, 1), generator=generator, device=device)
-    spikes = torch.rand(normal.shape, generator=generator, device=device) < 1e-3
-    heavy = normal.sign() * torch.exp(1.5 * normal.abs())
-    mixed = torch.where(kind == 1, heavy, normal)
-    mixed = torch.where(kind == 2, normal + 10.0, mixed)
-    mixed = torch.where(kind == 3, normal * 1e-2, mixed)
-    mixed = torch.where(kind == 4, normal * 8.0, mixed)
-    mixed = torch.where((kind == 5) & spikes, normal * 100.0, mixed)
-    return mixed.reshape(normal.shape).clamp(-limit, limit)
+        values = inputs_real.unit(like, family, generator)
+    else:
+        values = inputs_real.values(like, family, generator)
+    return inputs_real.shaped_as(values.to(like.dtype), inputs_real.structure(like))
 
 
 def _same_layout(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,210 @@
+"""Real values, family by family, and the form of an example's values (triangular, symmetric, 0/1, summing to 1).
+
+A *row* is the last dimension; a vector counts as rows of one element, so that its elements are mixed too. Every family
+is finite except `special`. Magnitudes stay within 1e4, and within 64 in float16, which overflows at 65,504 and must
+leave room for a sum of squares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+_LADDER = (1e-3, 1e-2, 3.0, 30.0, 1e3)
+_SHIFTS = (1.0, 100.0, 1e4)
+_SPIKE_DENSITY = 1e-4
+_SPECIAL_ROWS = 64
+_EQUAL = 2.0**-10
+"""All-equal rows are small powers of two. The mean of n equal values is off by a rounding in an honest kernel that
+multiplies by 1/n, and a normalisation divides what is left by sqrt(eps): at 1.0 that is 2e-5 where the truth is 0."""
+
+
+def values(like: torch.Tensor, family: str, generator: torch.Generator) -> torch.Tensor:
+    """Float32 (float64 for a float64 `like`) values of this family in `like`'s shape, on its device."""
+    wide = torch.float64 if like.dtype == torch.float64 else torch.float32
+    normal = torch.randn(like.shape, generator=generator, device=like.device, dtype=wide)
+    if not normal.numel() or family == "normal":
+        return normal
+    limit = 64.0 if like.dtype == torch.float16 else 1e4
+    rows = normal.reshape(-1, normal.shape[-1] if normal.dim() > 1 else 1)
+    made = _MAKERS[family](rows, limit, generator).reshape(normal.shape)
+    return _with_specials(made, like.dtype, generator) if family == "special" else made.clamp_(-limit, limit)
+
+
+def positive(like: torch.Tensor, family: str, generator: torch.Generator) -> torch.Tensor:
+    """Values above zero: the magnitudes of a real family."""
+    return values(like, family, generator).abs_().clamp_min_(1e-3)
+
+
+def unit(like: torch.Tensor, family: str, generator: torch.Generator) -> torch.Tensor:
+    """Values inside (0, 1): uniform, or close to both ends. Where the example holds only 0 and 1, so does the result;
+    where its rows sum to 1, they do."""
+    uniform = torch.rand(like.shape, generator=generator, device=like.device)
+    if _binary(like):
+        return (uniform < 0.5).to(torch.float32)
+    if _simplex(like):
+        sharpness = 1.0 if family == "normal" else 3.0
+        return torch.softmax(sharpness * values(like.float(), "normal", generator), dim=-1)
+    if family != "normal":  # as near to 0 as 1e-6, and half of the values as near to 1
+        near = torch.pow(10.0, -6 * uniform)
+        heads = torch.rand(like.shape, generator=generator, device=like.device) < 0.5
+        uniform = torch.where(heads, near, 1 - near)
+    tiny = 1e-3 if like.dtype in (torch.float16, torch.bfloat16) else 1e-6
+    return uniform.clamp_(tiny, 1 - max(tiny, 2.0**-8) if like.dtype == torch.bfloat16 else 1 - tiny)
+
+
+def structure(like: torch.Tensor) -> str:
+    """`diagonal`, `upper`, `lower` or `symmetric` when the example's square matrices have that form, else nothing.
+
+    Kernels may rely on it (a triangular product does half the work), so what is drawn must keep it.
+    """
+    if like.dim() < 2 or like.shape[-1] != like.shape[-2] or like.shape[-1] < 4 or not like.is_floating_point():
+        return ""
+    corners = like[..., -1, 0], like[..., 0, -1]
+    below, above = (bool((corner == 0).all()) for corner in corners)
+    if not (below or above) and not torch.equal(*corners):
+        return ""  # two elements settle nearly every tensor, without reading the rest
+    upper = below and torch.equal(like.triu(), like)
+    lower = above and torch.equal(like.tril(), like)
+    if upper and lower:
+        return "diagonal" if bool(like.any()) else ""
+    if upper or lower:
+        return "upper" if upper else "lower"
+    return "symmetric" if torch.equal(like, like.mT) else ""
+
+
+def shaped_as(drawn: torch.Tensor, form: str) -> torch.Tensor:
+    """`drawn` with the form that `structure` found."""
+    if form == "diagonal":
+        return drawn.triu().tril()
+    if form == "symmetric":
+        return drawn.triu() + drawn.triu(1).mT
+    return drawn.triu() if form == "upper" else drawn.tril() if form == "lower" else drawn
+
+
+def _binary(like: torch.Tensor) -> bool:
+    few = like.reshape(-1)[:64]
+    return bool(((few == 0) | (few == 1)).all()) and bool(((like == 0) | (like == 1)).all())
+
+
+def _simplex(like: torch.Tensor) -> bool:
+    if like.dim() < 2 or like.shape[-1] < 2:
+        return False
+    totals = like.sum(-1, dtype=torch.float32)
+    return bool(((totals - 1).abs() < 2e-2).all())
+
+
+# --- families: each is given normal rows [rows, length], which it may overwrite ---------------------------------------
+
+
+def _heavy(rows: torch.Tensor, limit: float, generator: torch.Generator) -> torch.Tensor:
+    """Signed log-normal with sigma 2, or Student's t with two degrees of freedom, by row."""
+    second = torch.randn(rows.shape, generator=generator, device=rows.device, dtype=rows.dtype)
+    tailed = _choice(rows, 2, generator) == 0
+    log_normal = torch.exp(2.0 * second).mul_(rows.sign())
+    waiting = torch.rand(rows.shape, generator=generator, device=rows.device, dtype=rows.dtype)
+    student = rows / waiting.clamp_min_(1e-12).log_().neg_().clamp_min_(1e-8).sqrt_()
+    return torch.where(tailed, log_normal, student)
+
+
+def _mixed(rows: torch.Tensor, limit: float, generator: torch.Generator) -> torch.Tensor:
+    """Rows of every finite family. Shifts stop at 10: one row of 1e4 + N would loosen the whole batch's tolerance."""
+    scales = torch.tensor([1.0, 1.0, 1e-2, 8.0, 1.0, 1.0, 1.0, 1.0, 1.0], device=rows.device, dtype=rows.dtype)
+    shifts = torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0, 10.0, 0.0, 0.0, 0.0], device=rows.device, dtype=rows.dtype)
+    kind = _choice(rows, 9, generator)
+    for number, make in ((1, _heavy), (6, _negative), (7, _integers), (8, _spiked)):
+        chosen = (kind == number).reshape(-1).nonzero().reshape(-1)
+        if chosen.numel():
+            rows[chosen] = make(rows[chosen], limit, generator)
+    return rows.mul_(scales[kind]).add_(shifts[kind])
+
+
+def _shifted(rows: torch.Tensor, limit: float, generator: torch.Generator) -> torch.Tensor:
+    """1 + N, 100 + N or 1e4 + N by row: a variance as E[x^2] - E[x]^2 loses all its digits."""
+    shifts = torch.tensor([min(shift, limit - 8) for shift in _SHIFTS], device=rows.device, dtype=rows.dtype)
+    return rows.add_(shifts[_choice(rows, len(_SHIFTS), generator)])
+
+
+def _ladder(rows: torch.Tensor, limit: float, generator: torch.Generator) -> torch.Tensor:
+    """One scale for the whole tensor, drawn for each tensor: a forgotten eps shows at 1e-3, a forgotten cap at 30."""
+    allowed = [scale for scale in _LADDER if 3 * scale <= limit]
+    place = int(torch.randint(len(allowed), (1,), generator=generator, device=rows.device))
+    return rows.mul_(allowed[place])
+
+
+def _signs(rows: torch.Tensor, limit: float, generator: torch.Generator) -> torch.Tensor:
+    """Rows all negative, all positive, of both signs, all equal, and zero."""
+    kind = _choice(rows, 6, generator)
+    rows = torch.where(kind == 0, -rows.abs(), rows)
+    rows = torch.where(kind == 1, rows.abs(), rows)
+    equal = torch.where(rows[:, :1] < 0, -_EQUAL, _EQUAL)
+    rows = torch.where(kind == 2, equal, rows)
+    return torch.where(kind == 3, torch.zeros_like(equal), rows)
+
+
+def _negative(rows: torch.Tensor, limit: float, generator: torch.Generator) -> torch.Tensor:
+    return rows.abs_().neg_()
+
+
+def _integers(rows: torch.Tensor, limit: float, generator: torch.Generator) -> torch.Tensor:
+    """-2 to 2: sums are exact in any order."""
+    return torch.randint(-2, 3, rows.shape, generator=generator, device=rows.device).to(rows.dtype)
+
+
+def _cancelling(rows: torch.Tensor, limit: float, generator: torch.Generator) -> torch.Tensor:
+    """x and -x + delta at random places of a row, or of a column: neighbours would favour one order of summing."""
+    along_rows = rows.shape[1] > 1 and (
+        rows.shape[0] < 2 or int(torch.randint(2, (1,), generator=generator, device=rows.device)) == 0
+    )
+    lanes = rows if along_rows else rows.t()
+    half = lanes.shape[1] // 2
+    order = torch.randperm(lanes.shape[1], generator=generator, device=rows.device)
+    delta = 1e-2 * lanes[:, order[half : 2 * half]]
+    lanes[:, order[half : 2 * half]] = delta - lanes[:, order[:half]]
+    return rows
+
+
+def _spiked(rows: torch.Tensor, limit: float, generator: torch.Generator) -> torch.Tensor:
+    """One value in 10,000 (one at least) is +-1e4: what a sample, a truncated top-k or a lost tail block misses."""
+    flat = rows.reshape(-1)
+    count = max(1, round(_SPIKE_DENSITY * flat.numel()))
+    places = torch.randint(flat.numel(), (count,), generator=generator, device=rows.device)
+    flat[places] = flat[places].sign() * limit
+    return flat.reshape(rows.shape)
+
+
+def _plain(rows: torch.Tensor, limit: float, generator: torch.Generator) -> torch.Tensor:
+    return rows
+
+
+def _with_specials(made: torch.Tensor, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    """NaN, both infinities, -0, a subnormal and the largest numbers, one in each of a few rows; most rows have none."""
+    limits = torch.finfo(dtype)
+    planted = (float("nan"), float("inf"), float("-inf"), -0.0, limits.tiny / 4, limits.max, -limits.max)
+    rows = made.reshape(-1, made.shape[-1] if made.dim() > 1 else 1)
+    count = min(_SPECIAL_ROWS, max(1, rows.shape[0] // 4))
+    chosen = torch.randperm(rows.shape[0], generator=generator, device=made.device)[:count]
+    columns = torch.randint(rows.shape[1], (count,), generator=generator, device=made.device)
+    start = int(torch.randint(len(planted), (1,), generator=generator, device=made.device))
+    cycle = [planted[(start + place) % len(planted)] for place in range(count)]
+    rows[chosen, columns] = torch.tensor(cycle, device=made.device, dtype=made.dtype)
+    return rows.reshape(made.shape)
+
+
+def _choice(rows: torch.Tensor, count: int, generator: torch.Generator) -> torch.Tensor:
+    """A number below `count` for every row, in random order: [rows, 1]."""
+    return torch.randint(0, count, (rows.shape[0], 1), generator=generator, device=rows.device)
+
+
+_MAKERS: dict[str, Callable[[torch.Tensor, float, torch.Generator], torch.Tensor]] = {
+    "mixed": _mixed,
+    "heavy": _heavy,
+    "shifted": _shifted,
+    "ladder": _ladder,
+    "signs": _signs,
+    "integers": _integers,
+    "cancelling": _cancelling,
+    "spikes": _spiked,
+    "special": _plain,
+}
