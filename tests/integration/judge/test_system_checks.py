@@ -1,0 +1,210 @@
+"""System checks of a finalist, with real candidates in real sandboxes: an honest one passes, each flaw shows in a row.
+
+The flawed ones compute right values when they are called plainly: only the system check can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from worker.judge.builder import make_builder
+from worker.judge.certificate.certify import SystemReport, _run
+from worker.judge.certificate.document import Outcome
+from worker.judge.certificate.layers import row
+from worker.judge.certificate.parts import RefereeParts
+from worker.judge.certificate.system import alive, autocast, compiled, graphs, leak, sanitizers, streams
+from worker.judge.exhibits import Exhibits
+from worker.judge.lease import DeviceLease
+from worker.judge.problem import Problem
+from worker.judge.report import Evaluation, EvaluationRequest
+from worker.judge.sessions import Runner, Zygote, runner_environment, zygote_environment
+from worker.judge.trial import Trial
+from worker.judge.verdict import Verdict
+from worker.runner import sandbox
+
+ROOT = Path(__file__).resolve().parents[3]
+PROBLEM = """
+import torch
+from torch import nn
+
+SPEC = {"workloads": [{"name": "only", "params": {"rows": 64, "cols": 384}}]}
+
+class Model(nn.Module):
+    def __init__(self, cols):
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(cols))
+    def forward(self, x):
+        return torch.relu(x + self.bias)
+
+def get_inputs(rows=64, cols=384):
+    return [torch.rand(rows, cols)]
+
+def get_init_inputs(cols=384):
+    return [cols]
+"""
+
+CANDIDATE = '''
+import torch
+from torch import nn
+from kernelwright import load_cpp
+SOURCE = r"""
+#include <cstdint>
+extern "C" void relu(const float* x, const float* b, float* y, int64_t rows, int64_t cols) {
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t c = 0; c < cols; c++) {
+      float v = x[r * cols + c] + b[c];
+      y[r * cols + c] = v > 0 ? v : 0;
+    }
+  %(extra)s
+}
+"""
+lib = load_cpp(SOURCE)
+kept = []
+class ModelNew(nn.Module):
+    def __init__(self, cols):
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(cols))
+        self.buffer = None
+    def forward(self, x):
+        %(before)s
+        y = torch.empty_like(x)
+        lib.relu(x, self.bias, y, *x.shape)
+        %(after)s
+        return y
+'''
+
+
+def candidate(extra: str = "", before: str = "", after: str = "") -> str:
+    return CANDIDATE % {"extra": extra, "before": before, "after": after}
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeParts]:
+    home = tmp_path_factory.mktemp("home")
+    zygote = Zygote(zygote_environment(ROOT))
+    (home / "build").mkdir()
+    builder = make_builder(home / "build", on_gpu=False)
+
+    @contextmanager
+    def runner(unlimited: bool) -> Iterator[Runner]:
+        limits = sandbox.Limits(memory_bytes=3 << 30, address_space_bytes=None if unlimited else 11 << 30)
+        readable = (*sandbox.python_folders(), str(home / "build"))
+        started = zygote.spawn(sandbox.Confinement(zygote.level, limits, readable), runner_environment(2, gpu=False))
+        started.build = builder
+        try:
+            yield started
+        finally:
+            started.close()
+
+    exhibits = Exhibits(Problem(PROBLEM, "relu"), "cpu", "cpu", seed=5)
+    yield RefereeParts("cpu", exhibits, DeviceLease(home / "run", "cpu"), runner, lambda: Evaluation("again"))
+    zygote.close()
+
+
+def outcome(
+    parts: RefereeParts, name: str, check: Callable[[Trial], None], source: str, language: str = "cpp"
+) -> tuple[Outcome, str, Verdict]:
+    """(outcome, detail, verdict of the report) of one system check."""
+    report = SystemReport()
+    _run(parts, EvaluationRequest("c", source, "relu", PROBLEM, "cpu", language), name, check, report)
+    (found,) = (row(item) for item in report.rows)
+    assert found.name == f"system: {name}"
+    return found.outcome, found.detail, report.verdict
+
+
+ASAN = "AddressSanitizer and UBSan"
+
+
+@pytest.mark.parametrize(
+    ("name", "check"),
+    [
+        (alive.NAME, alive.check),
+        (autocast.NAME, autocast.check),
+        (leak.NAME, leak.check),
+        (ASAN, sanitizers.asan),
+    ],
+)
+def test_an_honest_kernel_passes(parts: RefereeParts, name: str, check: Callable[[Trial], None]) -> None:
+    assert outcome(parts, name, check, candidate())[0] is Outcome.PASSED
+
+
+@pytest.mark.parametrize(
+    ("name", "check", "reason"),
+    [
+        (graphs.NAME, graphs.check, "no CUDA graphs"),
+        (streams.NAME, streams.check, "no streams"),
+        ("compute-sanitizer memcheck", sanitizers.memcheck, "AddressSanitizer"),
+        ("compute-sanitizer racecheck", sanitizers.racecheck, "watches a GPU"),
+    ],
+)
+def test_what_needs_a_gpu_says_so_openly_on_a_cpu(
+    parts: RefereeParts, name: str, check: Callable[[Trial], None], reason: str
+) -> None:
+    found, detail, verdict = outcome(parts, name, check, candidate())
+    assert found is Outcome.NOT_APPLICABLE
+    assert reason in detail
+    assert verdict is Verdict.OK
+
+
+def test_a_buffer_that_is_handed_out_twice_is_refused(parts: RefereeParts) -> None:
+    reusing = candidate(
+        after="self.buffer = y if self.buffer is None else self.buffer.copy_(y)\n        y = self.buffer"
+    )
+    found, detail, verdict = outcome(parts, alive.NAME, alive.check, reusing)
+    assert (found, verdict) == (Outcome.FAILED, Verdict.INCORRECT)
+    assert "relative error" in detail
+
+
+def test_memory_that_is_kept_with_every_call_is_refused(parts: RefereeParts) -> None:
+    found, detail, verdict = outcome(parts, leak.NAME, leak.check, candidate(after="kept.append(y)"))
+    assert (found, verdict) == (Outcome.FAILED, Verdict.SUSPICIOUS)
+    assert "bytes with every call" in detail
+
+
+def test_a_kernel_that_reads_bf16_as_fp32_inside_autocast_is_refused(parts: RefereeParts) -> None:
+    mixing = candidate(before="x = x @ torch.eye(x.shape[1])")
+    found, _detail, verdict = outcome(parts, autocast.NAME, autocast.check, mixing)
+    assert found is Outcome.FAILED
+    # Reading twice the bytes that are there gives wrong values, or ends the process.
+    assert verdict in (Verdict.INCORRECT, Verdict.ILLEGAL_ACCESS, Verdict.LAUNCH_ERROR)
+
+
+def test_a_read_behind_the_end_of_a_tensor_is_an_illegal_access(parts: RefereeParts) -> None:
+    reading = candidate(extra="volatile float sink = x[rows * cols + 3]; (void)sink;")
+    found, detail, verdict = outcome(parts, ASAN, sanitizers.asan, reading)
+    assert (found, verdict) == (Outcome.FAILED, Verdict.ILLEGAL_ACCESS)
+    assert "heap-buffer-overflow" in detail
+
+
+def test_undefined_behaviour_is_a_reservation(parts: RefereeParts) -> None:
+    overflowing = candidate(extra="volatile int32_t n = INT32_MAX; n = n + (int32_t)rows;")
+    found, detail, verdict = outcome(parts, ASAN, sanitizers.asan, overflowing)
+    assert (found, verdict) == (Outcome.RESERVATION, Verdict.OK)
+    assert "signed integer overflow" in detail
+
+
+def test_without_cpp_of_its_own_there_is_nothing_for_address_sanitizer(parts: RefereeParts) -> None:
+    plain = (
+        candidate()
+        .replace("lib = load_cpp(SOURCE)", "")
+        .replace("lib.relu(x, self.bias, y, *x.shape)", "y = torch.relu(x + self.bias)")
+    )
+    found, detail, _verdict = outcome(parts, ASAN, sanitizers.asan, plain)
+    assert found is Outcome.NOT_APPLICABLE
+    assert "no C++" in detail
+
+
+def test_a_module_inside_torch_compile_is_right_or_reserved(parts: RefereeParts) -> None:
+    found, detail, verdict = outcome(parts, compiled.NAME, compiled.check, candidate())
+    assert found in (Outcome.PASSED, Outcome.RESERVATION), detail
+    assert verdict is Verdict.OK
+
+
+def test_wrong_values_only_inside_torch_compile_are_refused(parts: RefereeParts) -> None:
+    dodging = candidate(before="if torch.compiler.is_compiling(): return torch.zeros_like(x)")
+    found, _detail, verdict = outcome(parts, compiled.NAME, compiled.check, dodging)
+    assert (found, verdict) == (Outcome.FAILED, Verdict.INCORRECT)

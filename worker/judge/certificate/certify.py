@@ -1,0 +1,129 @@
+"""Certify a finalist: system checks, the fresh re-measure, the roofline, and the document that holds them all.
+
+    certificate = certify(parts, request, evaluation)      # called by the referee, in the judge process
+
+A candidate whose judgement was not `ok`, or not timed, gets a document too: one that says `certified: false` and why,
+with the evidence at hand and no system checks.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from worker.judge.certificate import compose
+from worker.judge.certificate.document import Certificate, Outcome, Roofline
+from worker.judge.certificate.parts import RefereeParts
+from worker.judge.certificate.roofline import roofline
+from worker.judge.certificate.stage import NotApplicable, staged
+from worker.judge.certificate.system import alive, autocast, compiled, fresh, graphs, leak, sanitizers, streams
+from worker.judge.report import Evaluation, EvaluationRequest
+from worker.judge.trial import Trial
+from worker.judge.verdict import Check, Fault, Verdict
+
+log = structlog.get_logger()
+
+_ASAN = "AddressSanitizer and UBSan"
+CHECKS: tuple[tuple[str, Callable[[Trial], None]], ...] = (
+    (alive.NAME, alive.check),
+    (autocast.NAME, autocast.check),
+    (leak.NAME, leak.check),
+    (graphs.NAME, graphs.check),
+    (streams.NAME, streams.check),
+    (compiled.NAME, compiled.check),
+    *sanitizers.CHECKS,
+)
+"""Cheap ones first. Each gets a runner of its own."""
+
+
+@dataclass(slots=True)
+class SystemReport:
+    """What the system checks found."""
+
+    rows: list[Check] = field(default_factory=list)
+    verdict: Verdict = Verdict.OK
+    reason: str = ""
+    again: Evaluation | None = None
+    """The fresh re-measure."""
+
+    def refuse(self, verdict: Verdict, reason: str) -> None:
+        """Keep the first reason to refuse."""
+        if self.verdict is Verdict.OK:
+            self.verdict, self.reason = verdict, reason
+
+
+def certify(
+    parts: RefereeParts,
+    request: EvaluationRequest,
+    evaluation: Evaluation,
+    now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
+) -> Certificate:
+    """The certificate of a candidate that was just judged. `now` is the clock for the date on it."""
+    started = time.monotonic()
+    system, roof = SystemReport(), None
+    if evaluation.verdict is Verdict.OK and evaluation.timed:
+        system = examine(parts, request, evaluation)
+        roof = _roofline(parts, evaluation)
+    certificate = compose.compose(
+        compose.Evidence(parts, request, evaluation, system.rows, system.verdict, system.reason, system.again, roof),
+        issued_at=now().isoformat(timespec="seconds"),
+        certify_s=time.monotonic() - started,
+    )
+    log.info(
+        "candidate.certified",
+        candidate=request.candidate_id,
+        certified=certificate.certified,
+        reservations=len(certificate.reservations),
+        wall_s=round(time.monotonic() - started, 1),
+    )
+    return certificate
+
+
+def examine(parts: RefereeParts, request: EvaluationRequest, evaluation: Evaluation) -> SystemReport:
+    """Every system check. A failed one does not stop the others: the report is for people who will mend the kernel."""
+    report = SystemReport()
+    for name, check in CHECKS:
+        _run(parts, request, name, check, report)
+    report.again = parts.again()
+    report.rows += [_system(row) for row in fresh.compare(evaluation, report.again)]
+    if report.again.verdict not in (Verdict.OK, Verdict.INFRA_ERROR):
+        report.refuse(report.again.verdict, f"a fresh judgement failed: {report.again.reason}")
+    return report
+
+
+def _run(
+    parts: RefereeParts,
+    request: EvaluationRequest,
+    name: str,
+    check: Callable[[Trial], None],
+    report: SystemReport,
+) -> None:
+    rows: list[Check] = []
+    try:
+        with staged(parts, request, unlimited=name == _ASAN) as trial:
+            rows = trial.evaluation.checks
+            check(trial)
+    except NotApplicable as why:
+        rows.append(Check(name, True, str(why), {"outcome": str(Outcome.NOT_APPLICABLE)}))
+    except Fault as fault:
+        if fault.verdict is Verdict.INFRA_ERROR:
+            detail = f"the machine failed: {fault.reason}"
+            rows.append(Check(name, False, detail, {"outcome": str(Outcome.RESERVATION)}))
+        else:
+            if not any(not row.passed for row in rows):
+                rows.append(Check(name, False, fault.reason))
+            report.refuse(fault.verdict, fault.reason)
+    report.rows += [_system(row) for row in rows]
+
+
+def _system(row: Check) -> Check:
+    return Check(f"system: {row.name}", row.passed, row.detail, row.figures)
+
+
+def _roofline(parts: RefereeParts, evaluation: Evaluation) -> Roofline | None:
+    with parts.lease.exclusive():
+        return roofline(parts.exhibits.workloads, evaluation, parts.device)

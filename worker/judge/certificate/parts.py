@@ -1,0 +1,33 @@
+"""What the referee hands to `certify`, and nothing more: enough to start fresh runners and to judge once again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from worker.judge.exhibits import Exhibits
+from worker.judge.lease import DeviceLease
+from worker.judge.report import Evaluation
+from worker.judge.sessions import Runner
+
+
+@dataclass(frozen=True, slots=True)
+class RefereeParts:
+    """The referee's means, for one problem on one device."""
+
+    device: str
+    """`cpu` or `cuda:0`."""
+    exhibits: Exhibits
+    lease: DeviceLease
+    runner: Callable[[bool], AbstractContextManager[Runner]]
+    """A fresh confined runner with its build broker. True: without a limit on address space, which AddressSanitizer
+    needs (it reserves 16 TiB); resident memory stays limited."""
+    again: Callable[[], Evaluation]
+    """The whole judgement once more, in fresh processes, with new secret seeds, parameters, inputs and shapes. Answers
+    a failed judgement with its verdict instead of raising."""
+    dynamics: Mapping[str, Any] | None = None
+    """The training-dynamics report, where this problem has one."""
+    control: Mapping[str, float | str] | None = None
+    """The A/A control of this judge, where it made one."""

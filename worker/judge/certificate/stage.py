@@ -1,0 +1,130 @@
+"""A stage for one system check: a fresh runner, the candidate loaded and called once, on the smallest workload.
+
+Every check has a runner of its own, because a failed one may leave a context that no later check should inherit.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from worker.judge.bench import Workbench
+from worker.judge.certificate.document import Outcome
+from worker.judge.certificate.parts import RefereeParts
+from worker.judge.exhibits import SLOTS
+from worker.judge.report import Evaluation, EvaluationRequest
+from worker.judge.sessions import Runner
+from worker.judge.trial import CONSTRUCT_LIMIT_S, FIRST_RUN_LIMIT_S, SUBJECT, Trial
+from worker.judge.truth import Case
+from worker.judge.verdict import Fault, Verdict
+from worker.runner import values
+
+_LOAD_LIMIT_S = 150.0
+
+
+class NotApplicable(Exception):
+    """The check has no meaning on this device, for this language or for this problem. The message says why."""
+
+
+class SystemBench(Workbench):
+    """A workbench that can also send the messages of `worker.runner.examine`."""
+
+    builds: tuple[tuple[str, str, list[str], str], ...] = ()
+    """(language, source, flags, path) of everything that the build broker made for this candidate."""
+
+    def examine(self, operation: str, timeout_s: float, slot: int = 0, **fields: Any) -> dict[str, Any]:
+        """Poison the outputs, send one message about `slot`, and return the runner's (untrusted) answer."""
+        self.poison()
+        message = {"op": f"examine.{operation}", "subject": SUBJECT, "workload": self.name} | fields
+        places = [values.encode_ref(ref) for ref in self._outputs]
+        return self.runner.ask(message | {"inputs": self._slots[slot].encoded, "outputs": places}, timeout_s)
+
+    def job(self) -> dict[str, Any]:
+        """What a process needs to make the model by itself: arguments, parameters, mode."""
+        instance = self.instance
+        backward = {"parameters": instance.parameters, "inputs": instance.forward_inputs}
+        return {
+            "init": self._init,
+            "state": {name: values.encode_ref(ref) for name, ref in self._state.items()},
+            "training": instance.model.training,
+            "backward": backward if instance.backward else None,
+            "device": self.device,
+        }
+
+
+@contextmanager
+def staged(parts: RefereeParts, request: EvaluationRequest, *, unlimited: bool = False) -> Iterator[Trial]:
+    """A trial whose only bench holds the smallest workload. Its evaluation collects rows for the certificate alone.
+
+    Raises Fault when the candidate, which was judged right before, fails to load or to run here.
+    """
+    exhibit = parts.exhibits.workloads[0]
+    evaluation = Evaluation(request.candidate_id)
+    rng = random.Random(secrets.randbits(64))
+    with parts.runner(unlimited) as runner, parts.lease.shared():
+        builds = _recorded_builds(runner)
+        message = {"op": "load", "subject": SUBJECT, "source": request.candidate_source, "class": "ModelNew"}
+        runner.ask(message | {"compile": None}, _LOAD_LIMIT_S)
+        bench = SystemBench(runner, exhibit.instance, exhibit.cases, parts.device, SLOTS)
+        try:
+            bench.construct(SUBJECT, CONSTRUCT_LIMIT_S)
+            bench.write(0, 0)
+            outputs = bench.run(SUBJECT, 0, FIRST_RUN_LIMIT_S[request.language])
+            bench.builds = tuple(builds)
+            trial = Trial(runner, request, parts.exhibits, parts.device, rng, evaluation, {exhibit.name: bench})
+            judge_outputs(trial, "fresh runner", exhibit.cases[0], outputs)
+            yield trial
+        finally:
+            bench.close()
+
+
+def bench_of(trial: Trial) -> SystemBench:
+    """The stage's only bench."""
+    (bench,) = trial.benches.values()
+    assert isinstance(bench, SystemBench), "this trial was not made by staged()"
+    return bench
+
+
+def judge_outputs(trial: Trial, name: str, case: Case, outputs: tuple[torch.Tensor, ...]) -> dict[str, float | str]:
+    """The worst output's figures. Records the failed check and raises Fault `incorrect` when one is wrong."""
+    worst: dict[str, float | str] = {}
+    closest = -1.0
+    for index, found in enumerate(case.judge(outputs)):
+        limit = case.tolerances[index].threshold
+        figures: dict[str, float | str] = {"error": found.error, "threshold": limit, "output": index}
+        if not found.passed:
+            raise trial.refuse(name, Verdict.INCORRECT, f"output {index} is wrong: {found.reason}", **figures)
+        if found.error / max(limit, 1e-300) > closest:
+            closest, worst = found.error / max(limit, 1e-300), figures
+    return worst
+
+
+def reserve(trial: Trial, name: str, detail: str, **figures: float | str) -> None:
+    """Record a reservation: worth knowing, no reason to refuse."""
+    trial.record(name, False, detail, outcome=str(Outcome.RESERVATION), **figures)
+
+
+def unable(name: str, fault: Fault) -> str:
+    """Why a check could not be made, from the fault that ended it."""
+    return f"{name} could not be made: {fault.reason[:300]}"
+
+
+def _recorded_builds(runner: Runner) -> list[tuple[str, str, list[str], str]]:
+    """Everything that the runner's build broker makes from now on. Noted by the judge, not told by the runner."""
+    noted: list[tuple[str, str, list[str], str]] = []
+    broker = runner.build
+    if broker is None:
+        return noted
+
+    def build(language: str, source: str, flags: list[str]) -> str:
+        path = broker(language, source, flags)
+        noted.append((language, source, flags, path))
+        return path
+
+    runner.build = build
+    return noted

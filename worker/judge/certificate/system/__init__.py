@@ -1,0 +1,1 @@
+"""System checks of a finalist, one module each: a function that takes a Trial and records rows."""

@@ -1,0 +1,37 @@
+"""CUDA graphs: capture one call, then replay it on inputs that the judge changed in between.
+
+A module that reads a value back to the host, or caches by pointer, either cannot be captured (said as a reservation) or
+replays what it once computed (refused).
+"""
+
+from __future__ import annotations
+
+from worker.judge.certificate.stage import NotApplicable, bench_of, judge_outputs, reserve, unable
+from worker.judge.trial import Trial
+from worker.judge.verdict import Fault, Verdict
+
+NAME = "CUDA graph capture and replay"
+_CAPTURE_LIMIT_S, _REPLAY_LIMIT_S = 60.0, 20.0
+_CANNOT = (Verdict.LAUNCH_ERROR, Verdict.BUILD_ERROR)
+
+
+def check(trial: Trial) -> None:
+    """Every case of the workload is replayed through one captured graph. Raises Fault `incorrect`."""
+    if trial.device == "cpu":
+        raise NotApplicable("a CPU has no CUDA graphs")
+    bench = bench_of(trial)
+    bench.write(0, 0)
+    try:
+        bench.examine("capture", _CAPTURE_LIMIT_S)
+    except Fault as fault:
+        if fault.verdict not in _CANNOT:
+            raise
+        reserve(trial, NAME, unable("capture", fault))
+        return
+    figures: dict[str, float | str] = {}
+    for number in reversed(range(len(bench.cases))):  # the captured draw comes last: all others differ from it
+        bench.write(0, number)
+        bench.examine("replay", _REPLAY_LIMIT_S)
+        figures = judge_outputs(trial, NAME, bench.cases[number], bench.read())
+    replays = len(bench.cases)
+    trial.record(NAME, True, f"{replays} replays on changed inputs, all right", replays=replays, **figures)

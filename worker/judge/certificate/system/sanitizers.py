@@ -1,0 +1,153 @@
+"""Sanitizers: the candidate in a confined process of its own, watched while it computes what the judge then compares.
+
+On a GPU compute-sanitizer's memcheck, initcheck and racecheck; for C++ on a CPU AddressSanitizer and UBSan, the source
+compiled again with -fsanitize. Torch's allocations go through malloc there, so each tensor has its own red zones.
+
+A report travels through the sandboxed process. So a finding counts, while silence is evidence about honest code only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from worker.judge.certificate.stage import NotApplicable, bench_of, judge_outputs, reserve, unable
+from worker.judge.trial import Trial
+from worker.judge.verdict import Fault, Verdict
+
+_LIMIT_S = 240.0
+"""compute-sanitizer slows a kernel 10 to 50 times, and importing torch under it takes tens of seconds."""
+_FOUND, _CANNOT = 86, (Verdict.LAUNCH_ERROR, Verdict.BUILD_ERROR, Verdict.TIMEOUT)
+"""The exit code that the tools are told to end with when they found something."""
+_SUMMARY = re.compile(r"(?:ERROR SUMMARY: (\d+) error)|(?:RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) error)")
+_DEVICE_ENVIRONMENT = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+"""One allocation per tensor, so that an overrun leaves its allocation and is seen."""
+
+
+def memcheck(trial: Trial) -> None:
+    """Accesses out of bounds. Raises Fault `illegal_access`."""
+    _on_device(trial, "memcheck", Verdict.ILLEGAL_ACCESS)
+
+
+def initcheck(trial: Trial) -> None:
+    """Reads of device memory that nobody wrote: a reservation, as padding is sometimes read and never used."""
+    _on_device(trial, "initcheck", None)
+
+
+def racecheck(trial: Trial) -> None:
+    """Hazards in shared memory: a reservation, since compiled Triton barriers can look like one."""
+    _on_device(trial, "racecheck", None)
+
+
+def asan(trial: Trial) -> None:
+    """AddressSanitizer and UBSan for C++. Raises Fault `illegal_access` for the former; the latter reserves."""
+    name = "AddressSanitizer and UBSan"
+    if trial.device != "cpu":
+        raise NotApplicable("host code of a GPU candidate is torch's own and the launcher's")
+    if not any(language == "cpp" for language, *_rest in bench_of(trial).builds):
+        raise NotApplicable("no C++ of the candidate's own was built")
+    answer = _watched(trial, name, ["asan"], {})
+    if answer is None:
+        return
+    if "AddressSanitizer" in answer["report"]:
+        raise trial.refuse(name, Verdict.ILLEGAL_ACCESS, _finding(answer, "AddressSanitizer"), unit="findings")
+    undefined = [line for line in answer["summary"] if "runtime error:" in line]
+    if undefined:
+        reserve(trial, name, f"undefined behaviour: {undefined[0]}", statistic=len(undefined), threshold=0)
+        return
+    _judge(trial, name, answer)
+
+
+def _on_device(trial: Trial, tool: str, verdict: Verdict | None) -> None:
+    name = f"compute-sanitizer {tool}"
+    if trial.device == "cpu":
+        raise NotApplicable("compute-sanitizer watches a GPU; C++ has AddressSanitizer, UBSan and poisoned memory")
+    command = _compute_sanitizer()
+    options = ["--tool", tool, "--error-exitcode", str(_FOUND), "--log-file", "report.txt", "--print-limit", "20"]
+    answer = _watched(trial, name, [command, *options], _DEVICE_ENVIRONMENT)
+    if answer is None:
+        return
+    errors = _errors(answer["summary"])
+    if errors is None:
+        reserve(trial, name, f"no summary from the tool (exit code {answer['code']}): {answer['report'][-300:]}")
+    elif errors and verdict is not None:
+        raise trial.refuse(name, verdict, _finding(answer, "========="), statistic=errors, threshold=0, unit="errors")
+    elif errors:
+        reserve(trial, name, _finding(answer, "========="), statistic=errors, threshold=0, unit="errors")
+    else:
+        _judge(trial, name, answer)
+
+
+def _watched(trial: Trial, name: str, tool: list[str], environment: dict[str, str]) -> dict[str, Any] | None:
+    """Run under a tool; None, with a reservation recorded, when that could not be done."""
+    bench = bench_of(trial)
+    bench.write(0, 0)
+    message = bench.job() | {"tool": tool, "name": "run", "environment": environment, "builds": bench.builds}
+    try:
+        answer = bench.examine(
+            "sanitize", _LIMIT_S + 60, source=trial.request.candidate_source, limit_s=_LIMIT_S, **message
+        )
+    except Fault as fault:
+        if fault.verdict not in _CANNOT or trial.runner.dead:
+            raise
+        reserve(trial, name, unable(name, fault))
+        return None
+    return _checked(answer)
+
+
+def _checked(answer: dict[str, Any]) -> dict[str, Any]:
+    """The untrusted answer with the types that it must have."""
+    code, report, summary = answer.get("code"), answer.get("report"), answer.get("summary")
+    return {
+        "code": code if isinstance(code, int) else -1,
+        "report": str(report)[:16_384],
+        "summary": [str(line)[:300] for line in summary[:20]] if isinstance(summary, list) else [],
+    }
+
+
+def _judge(trial: Trial, name: str, answer: dict[str, Any]) -> None:
+    """No finding: the values that came out must be right too, and the process must have ended well."""
+    if answer["code"] != 0:
+        reserve(trial, name, f"the watched process ended with code {answer['code']}: {answer['report'][-300:]}")
+        return
+    bench = bench_of(trial)
+    figures = judge_outputs(trial, name, bench.cases[0], bench.read())
+    trial.record(name, True, "no finding, and right results under the tool", **{**figures, "findings": 0.0})
+
+
+def _errors(summary: list[str]) -> int | None:
+    """Errors in the tool's own summary lines, or None without one."""
+    found = [match for line in summary if (match := _SUMMARY.search(line))]
+    return sum(int(match.group(1) or match.group(2)) for match in found) if found else None
+
+
+def _finding(answer: dict[str, Any], marker: str) -> str:
+    """The first line of a report that says what was found."""
+    lines = [
+        line.strip() for line in answer["report"].splitlines() if marker in line and "COMPUTE-SANITIZER" not in line
+    ]
+    return str(lines[0] if lines else answer["report"].strip()[:200])[:300]
+
+
+def _compute_sanitizer() -> str:
+    """The tool's path. Raises NotApplicable when the machine has none."""
+    homes = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if name in os.environ] + [
+        Path("/usr/local/cuda")
+    ]
+    places = [home / folder / "compute-sanitizer" for home in homes for folder in ("bin", "compute-sanitizer")]
+    found = shutil.which("compute-sanitizer") or next((str(place) for place in places if place.is_file()), None)
+    if found is None:
+        raise NotApplicable("compute-sanitizer is not installed on this machine")
+    return found
+
+
+CHECKS: tuple[tuple[str, Callable[[Trial], None]], ...] = (
+    ("compute-sanitizer memcheck", memcheck),
+    ("compute-sanitizer initcheck", initcheck),
+    ("compute-sanitizer racecheck", racecheck),
+    ("AddressSanitizer and UBSan", asan),
+)

@@ -1,0 +1,57 @@
+"""One candidate in a plain process: `examine.sanitize` starts this under a sanitizer, in a folder that it prepared.
+
+The folder holds candidate.py, kernelwright.py and step.py (copies), builds.json (what the build broker had built) and
+job.pt (arguments, parameters, inputs). Writes outputs.pt. Uses the standard library and torch only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_CALLS = 2
+
+
+def main() -> None:
+    """Load, construct, call twice and save the outputs."""
+    sys.path.insert(0, str(Path.cwd()))
+    importlib.import_module("kernelwright")._set_builder(_builder(json.loads(Path("builds.json").read_text())))
+    job = torch.load("job.pt", weights_only=False)
+    candidate = importlib.import_module("candidate")
+    with torch.device(job["device"]):
+        model = candidate.ModelNew(*job["init"])
+    model = model.to(device=job["device"])
+    model.load_state_dict(job["state"], strict=True)
+    model.train(job["training"])
+    call = _call(model, job["backward"])
+    with torch.no_grad():
+        for _step in range(_CALLS):
+            result = call(*job["inputs"])
+    torch.save([item.detach() for item in (result if isinstance(result, tuple | list) else [result])], "outputs.pt")
+
+
+def _call(model: torch.nn.Module, trained: dict[str, Any] | None) -> Callable[..., Any]:
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(trained is not None and name in trained["parameters"])
+    if trained is None:
+        return model
+    step: Callable[..., Any] = importlib.import_module("step").Step(
+        model, model, tuple(trained["parameters"]), trained["inputs"]
+    )
+    return step
+
+
+def _builder(builds: list[list[Any]]) -> Callable[[str, str, Sequence[str]], str]:
+    known = {(language, source, tuple(flags)): path for language, source, flags, path in builds}
+    return lambda language, source, flags: str(known[language, source, tuple(flags)])
+
+
+if __name__ == "__main__":
+    main()

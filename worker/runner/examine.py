@@ -1,0 +1,261 @@
+"""What a finalist is asked to do beside plain calls: graph capture, a side stream, autocast, torch.compile, sanitizers.
+
+Runs in the untrusted process, so nothing here decides anything. Outputs go into the arena, where the judge compares
+them with its own truth; memory is read by the judge from /proc or the driver. What a sanitizer finds does come through
+this process: it can speak against a candidate, and its silence proves nothing about a hostile one.
+
+`HANDLERS` maps the name of a control message to its handler; `worker.runner.child` registers them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from worker.runner import kernelwright as loader
+from worker.runner import values
+
+_WARMUPS = 3
+_DELAY_CYCLES = 20_000_000
+"""About 10 ms on a device: the inputs arrive on the side stream only after it."""
+_REPORT_BYTES = 16 << 10
+_SANITIZED = ("-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined")
+_SIDE_FILES = {
+    name: Path(__file__).with_name(name).read_text(encoding="utf-8")
+    for name in ("drive.py", "kernelwright.py", "step.py")
+}
+"""Read before the sandbox closes: the confined process cannot see this project's folder."""
+
+
+class NotPossible(Exception):
+    """This device or this sandbox cannot do what was asked. The message says why."""
+
+
+class _Session(Protocol):
+    device: str
+    arenas: dict[str, Any]
+    subjects: dict[str, Any]
+
+
+_held: dict[str, Any] = {}
+"""What one message leaves for the next: the captured graph and its static outputs."""
+
+
+def capture(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+    """Warm up on a side stream and capture one call on a slot's inputs into a CUDA graph."""
+    _need_device(session, "CUDA graphs")
+    call, inputs = _call(session, message), _inputs(session, message)
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.no_grad(), torch.cuda.stream(stream):
+        for _step in range(_WARMUPS):
+            call(*inputs)
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph):
+        result = call(*inputs)
+    _held["graph"], _held["result"] = graph, result
+    return {}
+
+
+def replay(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+    """Replay the captured graph on what the slot holds now."""
+    _held["graph"].replay()
+    torch.cuda.synchronize()
+    _store(_held["result"], _places(session, message))
+    torch.cuda.synchronize()
+    return {}
+
+
+def side_stream(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+    """Call on a stream that is not the default one, with inputs that arrive late on that very stream.
+
+    A kernel launched elsewhere does not wait for them and computes on the NaN that lies there before.
+    """
+    _need_device(session, "streams")
+    call, inputs, places = _call(session, message), _inputs(session, message), _places(session, message)
+    staged = [_blank(value) if isinstance(value, torch.Tensor) else value for value in inputs]
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    with torch.no_grad(), torch.cuda.stream(stream):
+        torch.cuda._sleep(_DELAY_CYCLES)  # type: ignore[no-untyped-call]
+        for late, value in zip(staged, inputs, strict=True):
+            if isinstance(value, torch.Tensor):
+                late.copy_(value)
+        _store(call(*staged), places)
+    stream.synchronize()
+    return {}
+
+
+def autocast(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+    """Call under torch.autocast. Outputs may come in another float type; the judge compares their values."""
+    kind = torch.device(session.device).type
+    with torch.no_grad(), torch.autocast(kind, dtype=values.dtype_of(message["dtype"])):
+        result = _call(session, message)(*_inputs(session, message))
+    _store(result, _places(session, message), cast=True)
+    _synchronize(session)
+    return {}
+
+
+def compiled(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+    """Call through torch.compile, twice, so that the second runs what the first compiled; graph breaks are allowed."""
+    fast = torch.compile(_call(session, message), fullgraph=False, dynamic=False)
+    inputs, places = _inputs(session, message), _places(session, message)
+    with torch.no_grad():
+        fast(*inputs)
+        _store(fast(*inputs), places)
+    _synchronize(session)
+    return {}
+
+
+def repeat(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+    """Call so many times and drop every result, as a loop over batches does."""
+    call, inputs = _call(session, message), _inputs(session, message)
+    with torch.no_grad():
+        for _step in range(message["count"]):
+            call(*inputs)
+    _synchronize(session)
+    return {}
+
+
+def sanitize(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+    """Run the candidate in a process of its own under a sanitizer, still inside this sandbox.
+
+    `tool` is a command to put before the interpreter, or `asan`: C++ is then compiled again with -fsanitize. The answer
+    holds the exit code and the end of the report. Raises NotPossible when the tool is not here.
+    """
+    folder = Path.cwd() / f"sanitize-{message['name']}"
+    folder.mkdir(exist_ok=True)
+    for name, text in _SIDE_FILES.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    (folder / "candidate.py").write_text(message["source"], encoding="utf-8")
+    with_asan = message["tool"] == ["asan"]
+    builds = [_rebuilt(build, folder, number) if with_asan else build for number, build in enumerate(message["builds"])]
+    (folder / "builds.json").write_text(json.dumps(builds), encoding="utf-8")
+    shared = session.arenas[message["workload"]].bytes
+    # Cloned, because saving a view saves its whole storage, and that is the arena.
+    job = {name: _cloned(values.decode(message[name], shared)) for name in ("init", "inputs")}
+    job["state"] = {name: values.decode(ref, shared).clone() for name, ref in message["state"].items()}
+    torch.save(job | {name: message[name] for name in ("backward", "training", "device")}, folder / "job.pt")
+    environment = os.environ | message["environment"] | (_asan_environment() if with_asan else {})
+    command = [*([] if with_asan else message["tool"]), sys.executable, "-P", "drive.py"]
+    code, report = _watched(command, folder, environment, message["limit_s"])
+    if (folder / "outputs.pt").exists():
+        _store(torch.load(folder / "outputs.pt", map_location=session.device), _places(session, message))
+    log = folder / "report.txt"
+    text = (log.read_text(errors="replace") if log.exists() else "") + report
+    summary = [line[:300] for line in text.splitlines() if "SUMMARY:" in line or "runtime error:" in line]
+    return {"code": code, "report": text[-_REPORT_BYTES:], "summary": summary[:20]}
+
+
+HANDLERS: dict[str, Callable[[Any, dict[str, Any], list[int]], dict[str, Any]]] = {
+    "examine.capture": capture,
+    "examine.replay": replay,
+    "examine.side_stream": side_stream,
+    "examine.autocast": autocast,
+    "examine.compiled": compiled,
+    "examine.repeat": repeat,
+    "examine.sanitize": sanitize,
+}
+
+
+def _call(session: _Session, message: dict[str, Any]) -> Callable[..., Any]:
+    found: Callable[..., Any] = session.subjects[message["subject"]].calls[message["workload"]]
+    return found
+
+
+def _inputs(session: _Session, message: dict[str, Any]) -> list[Any]:
+    found: list[Any] = values.decode(message["inputs"], session.arenas[message["workload"]].bytes)
+    return found
+
+
+def _places(session: _Session, message: dict[str, Any]) -> list[torch.Tensor]:
+    shared = session.arenas[message["workload"]].bytes
+    return [values.decode(place, shared) for place in message["outputs"]]
+
+
+def _store(result: Any, places: list[torch.Tensor], *, cast: bool = False) -> None:
+    """Copy outputs into the arena; the judge sees the poison that is left where this refuses."""
+    tensors = list(result) if isinstance(result, tuple | list) else [result]
+    if len(tensors) != len(places):
+        raise TypeError(f"{len(tensors)} outputs; the reference returns {len(places)}")
+    for index, (tensor, place) in enumerate(zip(tensors, places, strict=True)):
+        if tensor.shape != place.shape or (tensor.dtype != place.dtype and not cast):
+            found, wanted = (f"{item.dtype} of shape {tuple(item.shape)}" for item in (tensor, place))
+            raise TypeError(f"output {index} is {found}; the reference's is {wanted}")
+        place.copy_(tensor)
+
+
+def _cloned(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if isinstance(value, list | tuple):
+        return type(value)(_cloned(item) for item in value)
+    return {key: _cloned(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def _blank(value: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same layout, full of NaN; integers are zeros, which are valid indices."""
+    blank = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    return blank.fill_(float("nan") if value.is_floating_point() else 0)
+
+
+def _need_device(session: _Session, what: str) -> None:
+    if session.device == "cpu":
+        raise NotPossible(f"{what} need a GPU")
+
+
+def _synchronize(session: _Session) -> None:
+    if session.device != "cpu":
+        torch.cuda.synchronize()
+
+
+def _rebuilt(build: list[Any], folder: Path, number: int) -> list[Any]:
+    """A recorded build (language, source, flags, path) with its C++ compiled again for the sanitizers."""
+    language, source, flags, _path = build
+    if language != "cpp":
+        raise NotPossible(f"{language} cannot be built with -fsanitize")
+    place = folder / f"build{number}"
+    place.mkdir(exist_ok=True)
+    path, _log = loader.compile_cpp(source, [*flags, *_SANITIZED], place)
+    return [language, source, flags, str(path)]
+
+
+def _asan_environment() -> dict[str, str]:
+    """Preload the sanitizers' libraries: the interpreter itself is not built with them."""
+    found = [_library(name) for name in ("libasan.so", "libubsan.so")]
+    return {
+        "LD_PRELOAD": " ".join(found),
+        # exitcode tells a finding from a crash of the driver; leaks of the interpreter are nobody's kernel.
+        "ASAN_OPTIONS": "detect_leaks=0:exitcode=86:allocator_may_return_null=1:detect_stack_use_after_return=0",
+        "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=0",
+    }
+
+
+def _library(name: str) -> str:
+    listed = subprocess.run(["g++", f"-print-file-name={name}"], capture_output=True, text=True, timeout=20)
+    path = Path(listed.stdout.strip())
+    if not path.is_absolute() or not path.exists():
+        raise NotPossible(f"{name} is not installed beside g++")
+    return str(path)
+
+
+def _watched(command: list[str], folder: Path, environment: dict[str, str], limit_s: float) -> tuple[int, str]:
+    """Run to the end; (exit code, the end of standard error). A timeout is exit code 124."""
+    try:
+        ended = subprocess.run(
+            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit_s
+        )
+    except FileNotFoundError as missing:
+        raise NotPossible(f"{command[0]} cannot be run inside the sandbox") from missing
+    except subprocess.TimeoutExpired:
+        return 124, f"no end within {limit_s:.0f} s"
+    return ended.returncode, (ended.stdout + ended.stderr)[-_REPORT_BYTES:].decode(errors="replace")
