@@ -53,7 +53,7 @@ def test_a_bundled_problem_says_what_it_is_and_has_workloads_for_both_kinds_of_h
     assert problem.summary
     assert problem.op_family != "other"
     assert set(problem.spec.domains) == set(problem.forward_args)
-    assert {"small", "odd", "large"} == {workload.name for workload in problem.spec.workloads_for("cpu")}
+    assert {"small", "odd", "large"} <= {workload.name for workload in problem.spec.workloads_for("cpu")}
     assert len(problem.spec.workloads_for("nvidia-h100")) >= 3
     assert problem.spec.precision == Precision("float32", tf32=False)
 
