@@ -19,6 +19,8 @@ from dataclasses import dataclass
 
 import torch
 
+from worker.judge.hot_rows import accumulation_fault, hot_row_slices
+
 _FP32_ULP = 2.0**-24
 _ACCEPT_FLOOR = {
     torch.float64: 2.0**-50,
@@ -72,16 +74,19 @@ def tolerance(accept_error: float, reject_error: float, dtype: torch.dtype) -> T
     return Tolerance(accept, reject_error, 8 * accept, sees_precision=False)
 
 
-def slice_error(output: torch.Tensor, truth: torch.Tensor) -> tuple[float, str]:
+def slice_error(output: torch.Tensor, truth: torch.Tensor, hits: torch.Tensor | None = None) -> tuple[float, str]:
     """The largest relative slice error of `output` against the fp64 `truth`, and which slice it is in.
 
+    With `hits` (how many index values name each row of the output, from `hot_rows.row_hits`), rows hit about equally
+    often are one more kind of slice.
     Positions where the truth is not finite are left out here: `compare` checks them exactly.
     """
     finite = torch.isfinite(truth)
     y = torch.where(finite, truth, 0.0)
     e = torch.where(finite, output.to(torch.float64) - truth, 0.0)
     worst, where = 0.0, "none"
-    for name, error, scale in _slices(e, y):
+    hot = hot_row_slices(e, y, hits) if hits is not None else None
+    for name, error, scale in [*_slices(e, y), *([hot] if hot else [])]:
         floor = max(1e-3 * float(scale.median()), torch.finfo(torch.float32).tiny)
         ratio = error / scale.clamp_min(floor)
         ratio = torch.nan_to_num(ratio, nan=math.inf, posinf=math.inf)
@@ -107,19 +112,30 @@ def _slices(e: torch.Tensor, y: torch.Tensor) -> list[tuple[str, torch.Tensor, t
     return [(name, error.sqrt(), scale.sqrt()) for name, error, scale in kinds]
 
 
-def compare(output: torch.Tensor, truth: torch.Tensor, eager: torch.Tensor, limit: Tolerance) -> Comparison:
-    """Judge one output: exact for integers and booleans, exact maps of NaN and infinities, slices, single elements."""
+def compare(
+    output: torch.Tensor,
+    truth: torch.Tensor,
+    eager: torch.Tensor,
+    limit: Tolerance,
+    hits: torch.Tensor | None = None,
+) -> Comparison:
+    """Judge one output: exact for integers and booleans, exact maps of NaN and infinities, slices, single elements.
+
+    `hits` as in `slice_error`: an error that grows with the number of hits is named as low-precision accumulation.
+    """
     if not output.is_floating_point():
         return _compare_exact(output, eager)
     special = _compare_special(output, truth, eager)
     if special:
         return Comparison(False, special, math.inf, "special values", math.inf)
-    error, where = slice_error(output, truth)
+    error, where = slice_error(output, truth, hits)
     excess = _element_excess(output, truth, limit)
     if error > limit.threshold:
         reason = (
             f"relative error {error:.2e} in {where} is over {limit.threshold:.2e} (honest: {limit.accept_error:.2e})"
         )
+        cause = accumulation_fault(output, truth, hits) if hits is not None else ""
+        reason = f"{reason}; {cause}" if cause else reason
         return Comparison(False, reason, error, where, excess)
     if excess > 1:
         return Comparison(False, f"a single element is off by {excess:.1f} times its bound", error, where, excess)

@@ -134,3 +134,18 @@ def test_a_bf16_accumulated_matmul_is_over_the_threshold_and_a_sequential_fp32_o
     assert compare(sequential, truth, a @ b, limit).passed
     assert not compare(rounded.float(), truth, a @ b, limit).passed
     assert not compare((a.bfloat16().float() @ b.bfloat16().float()), truth, a @ b, limit).passed
+
+
+def test_rows_that_many_ids_hit_are_a_slice_and_a_growing_error_is_named() -> None:
+    truth = normal(512, 32)
+    hits = torch.ones(512, dtype=torch.int64)
+    hits[:3] = 900
+    limit = tolerance(1e-3, 1e-1, torch.bfloat16)
+    right = truth.bfloat16()
+    assert compare(right, truth, right, limit, hits).passed
+    wrong = right.clone()
+    wrong[:3] = (truth[:3] * 1.04).bfloat16()
+    found = compare(wrong, truth, right, limit, hits)
+    assert not found.passed
+    assert "accumulate it in float32" in found.reason
+    assert "accumulate" not in compare(wrong, truth, right, limit).reason
