@@ -103,6 +103,10 @@ _POINTWISE = {
         "x + 1e-3 * y", "elementwise", "return x + 1e-3 * y", **_ROWS, arguments="x, y",
         inputs="torch.randn(rows, cols), torch.randn(rows, cols)",
     ),
+    "faint_residual": make(
+        "x + 1e-5 * y", "elementwise", "return x + 1e-5 * y", **_ROWS, arguments="x, y",
+        inputs="torch.randn(rows, cols), torch.randn(rows, cols)",
+    ),
     "divide": make(
         "a / b", "elementwise", "return a / b", **_ROWS, arguments="a, b", domains={"b": "positive"},
         inputs="torch.randn(rows, cols), torch.rand(rows, cols) + 0.1",
@@ -160,7 +164,8 @@ _NORMS = {
     "masked_softmax": make(
         "Softmax where a mask allows; NaN rows where it allows nothing", "softmax",
         "return torch.softmax(x.masked_fill(~(mask > 0), float('-inf')), -1)", **_ROWS, arguments="x, mask",
-        inputs="torch.randn(rows, cols), ((torch.rand(rows, cols) < 0.5) * (torch.arange(rows) % 7 > 0)[:, None]) * 1.0",
+        inputs="torch.randn(rows, cols), "
+        "(torch.rand(rows, cols) < 0.5).float() * (torch.arange(rows) % 7 > 0)[:, None]",
         domains={"mask": "fixed"},
     ),
     "cross_entropy": make(

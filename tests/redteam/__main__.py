@@ -1,0 +1,67 @@
+"""`python -m tests.redteam`: judge the corpus, print a table; fail on an accepted cheat or a rejected honest one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.redteam import corpus
+from tests.redteam.entry import Entry
+from tests.redteam.quick import quick
+from tests.redteam.runner import Outcome, judge_all, row, summary
+
+
+def main() -> int:
+    """Returns 1 when anything was wrong, else 0."""
+    arguments = _arguments()
+    entries = _chosen(arguments)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="redteam-") as scratch:
+        home = arguments.home or Path(scratch)
+        home.mkdir(parents=True, exist_ok=True)
+        outcomes = judge_all(entries, home, arguments.hardware, _show)
+    _say(*summary(outcomes), f"{time.monotonic() - started:.0f} s")
+    if arguments.json:
+        arguments.json.write_text(json.dumps([outcome.to_json() for outcome in outcomes], indent=1))
+    return int(any(outcome.failure for outcome in outcomes))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.redteam", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a fixed part that takes under five minutes on two cores")
+    parser.add_argument("--only", action="append", metavar="ID", help="entries whose id contains this")
+    parser.add_argument("--set", choices=("cheats", "honest"), help="one half of the corpus")
+    parser.add_argument("--gpu", action="store_true", help="also the entries that need a GPU")
+    parser.add_argument("--hardware", default="cpu", help="cpu (default), or a GPU's id such as nvidia-h100")
+    parser.add_argument("--home", type=Path, help="keep compiled baselines here; default: a folder that is removed")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every result here")
+    return parser.parse_args()
+
+
+def _chosen(arguments: argparse.Namespace) -> list[Entry]:
+    entries = [*(corpus.cheating() if arguments.set != "honest" else ())]
+    entries += corpus.honest_ones() if arguments.set != "cheats" else ()
+    if not arguments.gpu:
+        entries = [entry for entry in entries if entry.needs == "cpu"]
+    if arguments.quick:
+        entries = quick(entries)
+    if arguments.only:
+        entries = [entry for entry in entries if any(part in entry.id for part in arguments.only)]
+    return entries
+
+
+def _show(outcome: Outcome) -> None:
+    _say(row(outcome))
+
+
+def _say(*lines: str) -> None:
+    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
