@@ -62,7 +62,7 @@ def hot_row_slices(
     if not found:
         return None
     errors, scales = (torch.tensor([row[place] for row in found], dtype=torch.float64) for place in (1, 2))
-    return "rows by hits, bucket 2^", errors, scales
+    return "rows by hits, bucket", errors, scales
 
 
 def accumulation_fault(output: torch.Tensor, truth: torch.Tensor, hits: torch.Tensor) -> str:

@@ -43,7 +43,7 @@ def unit(like: torch.Tensor, family: str, generator: torch.Generator) -> torch.T
     uniform = torch.rand(like.shape, generator=generator, device=like.device)
     if _binary(like):
         return (uniform < 0.5).to(torch.float32)
-    if _simplex(like):
+    if sums_to_one(like):
         sharpness = 1.0 if family == "normal" else 3.0
         return torch.softmax(sharpness * values(like.float(), "normal", generator), dim=-1)
     if family != "normal":  # as near to 0 as 1e-6, and half of the values as near to 1
@@ -88,7 +88,8 @@ def _binary(like: torch.Tensor) -> bool:
     return bool(((few == 0) | (few == 1)).all()) and bool(((like == 0) | (like == 1)).all())
 
 
-def _simplex(like: torch.Tensor) -> bool:
+def sums_to_one(like: torch.Tensor) -> bool:
+    """Whether every row is a distribution over the last dimension (within 2 %, as in bfloat16)."""
     if like.dim() < 2 or like.shape[-1] < 2:
         return False
     totals = like.sum(-1, dtype=torch.float32)
