@@ -16,6 +16,7 @@ from worker.judge.problem import Instance
 from worker.judge.sessions import Runner
 from worker.judge.truth import Case
 from worker.runner import memory, protocol, values
+from worker.runner.mixing import Mix
 
 _ALIGN = 256
 _GUARD = 64 << 10
@@ -128,7 +129,7 @@ class Workbench:
 
     def put(self, slot: int, inputs: tuple[Any, ...]) -> None:
         """Put inputs of this bench's shapes and dtypes into a slot."""
-        for ref, value in zip(self._slots[slot].refs, tensors_of(inputs), strict=True):
+        for ref, value in zip(self._slots[slot].refs, values.tensors_of(inputs), strict=True):
             self._view(ref).copy_(value)
         self._settle()
         self._loaded[slot] = inputs
@@ -161,7 +162,7 @@ class Workbench:
         """The first input whose bytes are no longer what the judge wrote, if any."""
         inputs = self._loaded[slot]
         assert inputs is not None, "nothing was written to this slot"
-        for index, (ref, value) in enumerate(zip(self._slots[slot].refs, tensors_of(inputs), strict=True)):
+        for index, (ref, value) in enumerate(zip(self._slots[slot].refs, values.tensors_of(inputs), strict=True)):
             if not torch.equal(_bytes_of(self._view(ref)), _bytes_of(value)):
                 return index
         return None
@@ -170,9 +171,9 @@ class Workbench:
         """Whether anything was written outside the places handed out."""
         return any(bool((self._arena.bytes[start:end] != 0xFF).any()) for start, end in self._guards)
 
-    def heat(self, subject: str) -> None:
+    def heat(self, subject: str, mix: Mix | None) -> None:
         """Hand the runner over to the bell for `subject`."""
-        message = {"op": "hot", "subject": subject, "workload": self.name}
+        message = {"op": "hot", "subject": subject, "workload": self.name, "mix": mix.to_json() if mix else None}
         slots = [slot.encoded for slot in self._slots]
         self.runner.ask(message | {"slots": slots, "outputs": [values.encode_ref(ref) for ref in self._outputs]}, 30)
 
@@ -208,18 +209,14 @@ class Workbench:
             torch.cuda.synchronize()
 
 
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """Something to time: a subject on a workbench."""
+
+    name: str
+    bench: Workbench
+    subject: str
+
+
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().view(torch.uint8) if tensor.dim() else tensor.reshape(1).view(torch.uint8)
-
-
-def tensors_of(inputs: tuple[Any, ...]) -> list[torch.Tensor]:
-    """The tensors of an argument list, in the order in which `values.encode` places them."""
-    found: list[torch.Tensor] = []
-    for value in inputs:
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif isinstance(value, list | tuple):
-            found += tensors_of(tuple(value))
-        elif isinstance(value, dict):
-            found += tensors_of(tuple(value.values()))
-    return found

@@ -15,6 +15,7 @@ No global percentage of matching elements: one wrong row in a hundred thousand i
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import dataclass
 
 import torch
@@ -32,6 +33,7 @@ _UNIT = {torch.float64: 2.0**-53, torch.float32: _FP32_ULP, torch.float16: 2.0**
 _MIN_SLICE = 16
 _BLOCK = 1024
 _ELEMENT_KAPPA = 16.0
+_FEW_ELEMENTS = 1 << 18
 _BIAS_BLOCKS, _BIAS_MIN_BLOCK = 32, 64
 _BIAS_UNITS = {torch.float16: 0.5, torch.bfloat16: 0.5, torch.float32: 4.0, torch.float64: 64.0}
 """Allowed bias in units of rounding. A 16-bit result cut off instead of rounded is biased by 0.7 units; an honest
@@ -151,6 +153,30 @@ def compare(
         reason = f"the result is biased: it is {mean:+.1e} of the true one too large on average (bound {bound:.1e})"
         return Comparison(False, reason, error, where, excess, mean, bound)
     return Comparison(True, "", error, where, excess, mean, bound)
+
+
+def agree(output: torch.Tensor, eager: torch.Tensor, limit: Tolerance, rng: random.Random | None) -> str:
+    """Why `output` cannot be the same result as `eager` on the same inputs, or nothing.
+
+    Both have errors: the bound is the threshold and eager's own error together. With `rng` only 64 random rows are
+    compared (a millionth of the cost on large outputs), which a result that was not computed does not survive either.
+    """
+    if rng is not None and output.dim() > 1 and output.numel() > _FEW_ELEMENTS:
+        last = output.shape[-1]
+        rows = torch.tensor([rng.randrange(output.numel() // last) for _ in range(64)], device=output.device)
+        output, eager = output.reshape(-1, last)[rows], eager.reshape(-1, last)[rows]
+    if not output.is_floating_point():
+        return _compare_exact(output, eager).reason
+    both = Tolerance(limit.accept_error, limit.reject_error, limit.threshold + 2 * limit.accept_error, False)
+    exact = eager.to(torch.float64)
+    special = _compare_special(output, exact, eager)
+    if special:
+        return special
+    error, where = slice_error(output, exact)
+    if error > both.threshold:
+        return f"relative difference {error:.2e} from eager in {where} is over {both.threshold:.2e}"
+    excess = _element_excess(output, exact, both)
+    return f"a single element is off by {excess:.1f} times its bound" if excess > 1 else ""
 
 
 def bias(output: torch.Tensor, truth: torch.Tensor) -> tuple[float, float] | None:

@@ -19,18 +19,20 @@ from typing import Any
 import structlog
 import torch
 
-from worker.judge import ahead, environment, stats, timing
-from worker.judge.bench import Workbench
+from worker.judge import ahead, environment, stats
+from worker.judge.baselines import Baselines
+from worker.judge.bench import Contender, Workbench
 from worker.judge.builder import make_builder
 from worker.judge.checks import sensitivity, shapes, values
 from worker.judge.checks.values import judge_case
-from worker.judge.exhibits import SLOTS, Exhibit, Exhibits
+from worker.judge.exhibits import Exhibit, Exhibits
+from worker.judge.fresh import Fresh
 from worker.judge.lease import DeviceLease
 from worker.judge.physics import PhysicsFloor
 from worker.judge.problem import Problem
 from worker.judge.report import Evaluation, EvaluationRequest, WorkloadTiming
 from worker.judge.sessions import LOG_BYTES, Runner, Zygote, runner_environment, zygote_environment
-from worker.judge.timing import Contender, Timings
+from worker.judge.timing import Timer, Timings
 from worker.judge.trial import CONSTRUCT_LIMIT_S, FIRST_RUN_LIMIT_S, SUBJECT, Trial
 from worker.judge.verdict import Check, Fault, Verdict
 from worker.runner import sandbox
@@ -66,7 +68,9 @@ class Referee:
         self._builder = make_builder(self._build_root, on_gpu=self._on_gpu)
         self._zygote: Zygote | None = None
         self._exhibits: Exhibits | None = None
+        self._baselines: Baselines | None = None
         self._floor = PhysicsFloor(self.device)
+        self._timer = Timer(self.device)
         self._seed = secrets.randbits(40)  # never leaves this process: the next candidate meets it too
 
     def evaluate(self, request: EvaluationRequest) -> Evaluation:
@@ -98,8 +102,7 @@ class Referee:
 
     def close(self) -> None:
         """End every process of this judge."""
-        if self._exhibits is not None:
-            self._exhibits.close()
+        self._close_problem()
         if self._zygote is not None:
             self._zygote.close()
 
@@ -115,14 +118,15 @@ class Referee:
                         check(trial)
             finally:
                 evaluation.build_s = runner.build_s
-            baselines = self._baselines(exhibits)
+            baselines = self._baselines_of(exhibits)
             evaluation.environment = {"baselines_missing": baselines.missing}
             with self._lease.exclusive():
                 timings = []
                 for exhibit in exhibits.workloads:
                     candidate = Contender(SUBJECT, trial.benches[exhibit.name], SUBJECT)
                     contenders = [candidate, *baselines.contenders(exhibit.name)]
-                    timings.append(timing.time_contenders(contenders, trial.rng))
+                    fresh = Fresh(exhibit, exhibits.problem.spec.domains, trial.rng)
+                    timings.append(self._timer.time(contenders, exhibit, fresh, trial.rng))
             evaluation.log = runner.log()
             for bench in trial.benches.values():
                 bench.close()
@@ -154,7 +158,7 @@ class Referee:
         with self._runner() as runner, self._lease.shared():
             runner.ask(prepare, 60)
             _load(runner, request.candidate_source)
-            bench = Workbench(runner, exhibit.instance, exhibit.cases[:2], self.device, SLOTS)
+            bench = Workbench(runner, exhibit.instance, exhibit.cases[:2], self.device, exhibit.slots)
             bench.construct(SUBJECT, CONSTRUCT_LIMIT_S)
             yield bench
             bench.close()
@@ -163,17 +167,24 @@ class Referee:
 
     def _exhibits_for(self, request: EvaluationRequest) -> Exhibits:
         if self._exhibits is None or self._exhibits.problem.outline.source != request.problem_source:
-            if self._exhibits is not None:
-                self._exhibits.close()
-            self._exhibits = None
+            self._close_problem()
             problem = Problem(request.problem_source, request.problem_name)
             hardware = request.hardware if self._on_gpu else "cpu"
             with self._lease.shared():
                 self._exhibits = Exhibits(problem, hardware, self.device, self._seed)
         return self._exhibits
 
-    def _baselines(self, exhibits: Exhibits) -> Any:
-        return exhibits.baselines(lambda: self._spawn(24 * 3600.0, self._compile_cache(exhibits.problem)))
+    def _baselines_of(self, exhibits: Exhibits) -> Baselines:
+        """The live baselines, made on first use and again after their runner died."""
+        if self._baselines is None or self._baselines.dead:
+            self._baselines = Baselines(exhibits, self._spawn(24 * 3600.0, self._compile_cache(exhibits.problem)))
+        return self._baselines
+
+    def _close_problem(self) -> None:
+        if self._baselines is not None:
+            self._timer.forget(self._baselines.runner)
+            self._baselines.close()
+        self._baselines = self._exhibits = None
 
     def _compile_cache(self, problem: Problem) -> Path:
         """Inductor's cache for one problem's baselines, which no candidate can see: without it every start of a judge
@@ -190,6 +201,7 @@ class Referee:
         try:
             yield runner
         finally:
+            self._timer.forget(runner)
             runner.close()
 
     def _spawn(self, wall_s: float, compile_cache: Path | None = None) -> Runner:
@@ -289,6 +301,9 @@ def _summarise(evaluation: Evaluation, timings: list[Timings], baselines: list[s
     checked = sum(timed.checked_outputs for timed in timings)
     rounds = sum(len(timed.samples_us[SUBJECT]) for timed in timings)
     evaluation.checks.append(Check("timed outputs", True, f"{checked} of {rounds} timed outputs checked, all right"))
+    late_us = max(timed.late_us for timed in timings)
+    detail = f"results were late by {late_us:.1f} us a call, which is counted" if late_us else "results were there"
+    evaluation.checks.append(Check("late results", True, detail, {"late_us": late_us}))
 
 
 def _device_name(on_gpu: bool) -> str:

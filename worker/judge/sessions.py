@@ -111,11 +111,11 @@ class Runner:
         except (protocol.PeerClosed, protocol.PeerTimeout, protocol.ProtocolError) as broken:
             raise self._fault(broken, timeout_s, str(message["op"])) from broken
 
-    def ring(self, command: int, timeout_s: float, *, flags: int = 0, count: int = 0, slot: int = 0) -> float:
+    def ring(self, command: int, timeout_s: float, *, flags: int = 0, count: int = 0, number: int = 0) -> float:
         """Ring the bell, wait for the answer, and return the seconds between on the judge's clock."""
         try:
             start = time.perf_counter()
-            protocol.ring_bell(self._bell, command, flags=flags, count=count, slot=slot)
+            protocol.ring_bell(self._bell, command, flags=flags, count=count, number=number)
             answer = protocol.await_bell(self._bell, timeout_s)
             elapsed_s = time.perf_counter() - start
             if answer == protocol.OK:

@@ -1,49 +1,43 @@
 """Timing on the judge's clock: candidate and baselines in turn, fresh values, cold caches, timed outputs checked.
 
-On a CPU every call is timed alone: flush, ring, wait. On a GPU a *chain* of n calls, each behind a cache flush of 512
-MB, is timed between two device-wide synchronisations, and the same chain without the calls is subtracted: what remains
-is device time, because the launches hide behind the flushes. No number comes from the runner.
-
-Each round times every subject once, in random order, on the same freshly written values, so that drift of the machine
-hits all alike; what is compared are the ratios within a round.
+Each round times every subject once, in random order, on the same freshly made values, so that drift of the machine
+hits all alike; what is compared are the ratios within a round. The first contender is the candidate, the second the
+trusted one (eager): its outputs on the same values are what the candidate's are compared with in every round, and its
+runner is where overheads are measured. How a sample is taken: `worker.judge.clocks`.
 """
 
 from __future__ import annotations
 
 import random
 import statistics
-import time
 from dataclasses import dataclass, field
 
 from worker.judge import stats
-from worker.judge.bench import Workbench
+from worker.judge.bench import Contender
+from worker.judge.clocks import DeviceClock, HostClock, Plan, Round, Sample
+from worker.judge.evicting import DeviceEviction, HostEviction
+from worker.judge.exhibits import Exhibit
+from worker.judge.fresh import Fresh
+from worker.judge.numerics import agree
 from worker.judge.verdict import Fault, Verdict
-from worker.runner import protocol
 
-_CALL_LIMIT_S = 60.0
-_WARMUPS = 3
 _MIN_ROUNDS, _MAX_ROUNDS = 9, 41
 _BUDGET_S = {"cpu": 0.8, "cuda:0": 1.5}
 """Seconds of timed calls per workload."""
 _SLOW_ROUND_S, _SLOW_ROUNDS = 1.0, 3
-_CHAIN_S = 10e-3
-"""Seconds of work in one chain. Starting and ending one adds 180 us, give or take 100 us (measured on an H200); the
-null chain takes that away but for its scatter, about 1 % of a chain."""
-_MIN_CALLS, _MAX_CALLS = 4, 64
-_SWITCH_CALLS = 8
-_DISTURBED_SHARE, _ATTEMPTS, _PAUSE_S, _PATIENCE_S = 0.2, 8, 0.02, 0.5
-"""A CPU sample is taken again while its threads waited for a core for more than this share of it: up to so many times,
-after a pause each, and for so many seconds per contender and workload."""
-_CHECK_SHARE = 0.2
+_FULL_CHECK_SHARE = 0.2
+_PROOF_SHARE = 0.25
+_IMPOSSIBLE_SHARE = 0.5
+"""A chain that is shorter than its own evictions in so many of the rounds was not run as asked."""
+_TRUSTED = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
-    """Something to time: a subject on a workbench."""
+class Pace:
+    """How long to time; a benchmark of the judge itself asks for more."""
 
-    name: str
-    bench: Workbench
-    subject: str
+    budget_s: float
+    max_rounds: int = _MAX_ROUNDS
 
 
 @dataclass(slots=True)
@@ -52,8 +46,10 @@ class Timings:
 
     workload: str
     samples_us: dict[str, list[float]] = field(default_factory=dict)
-    overhead_us: dict[str, float] = field(default_factory=dict)
     checked_outputs: int = 0
+    late_us: float = 0.0
+    """Median of what was added to the candidate's samples because its results came late."""
+    calls: int = 1
 
     def latency_us(self, name: str) -> float:
         """Median of one contender."""
@@ -68,122 +64,133 @@ class Timings:
         return stats.log_ratios(self.samples_us[baseline], self.samples_us[candidate])
 
 
-def time_contenders(contenders: list[Contender], rng: random.Random) -> Timings:
-    """Time all contenders against each other on one workload. The first is the candidate: its outputs are checked.
+class Timer:
+    """Times on one device; keeps what evicts its caches."""
 
-    Raises Fault `incorrect` when a timed output is wrong, and whatever the runners raise.
-    """
-    timings = Timings(contenders[0].bench.instance.workload.name)
-    clocks = [_Clock(contender) for contender in contenders]
-    active: dict[int, _Clock] = {}  # one bell per runner: baselines that share one are heated in turn
-    for clock in clocks:
-        _activate(clock, active)
-        clock.warm_up()
-        timings.samples_us[clock.contender.name] = []
-        timings.overhead_us[clock.contender.name] = clock.overhead_s * 1e6
-    for round_number in range(_rounds(clocks)):
-        case = rng.randrange(len(contenders[0].bench.cases))
-        for clock in rng.sample(clocks, len(clocks)):
-            _activate(clock, active)
-            slot = rng.randrange(clock.contender.bench.slots)
-            sample_s = clock.sample(slot, case)
-            timings.samples_us[clock.contender.name].append(sample_s * 1e6)
-            if clock is clocks[0] and (round_number < 2 or rng.random() < _CHECK_SHARE):
-                clock.check(slot, case)
-                timings.checked_outputs += 1
-    for clock in active.values():
-        clock.contender.bench.cool()
-    return timings
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._host = HostEviction() if device == "cpu" else None
+        self._evictions: dict[int, DeviceEviction] = {}
 
+    def time(
+        self, contenders: list[Contender], exhibit: Exhibit, fresh: Fresh, rng: random.Random, pace: Pace | None = None
+    ) -> Timings:
+        """Time all contenders against each other on one workload.
 
-def _activate(clock: _Clock, active: dict[int, _Clock]) -> None:
-    key = id(clock.contender.bench.runner)
-    current = active.get(key)
-    if current is clock:
-        return
-    if current is not None:
-        current.contender.bench.cool()
-    clock.contender.bench.heat(clock.contender.subject)
-    active[key] = clock
+        Raises Fault `incorrect` when a timed output is wrong, `suspicious` when the runner did not do what was asked,
+        and whatever the runners raise.
+        """
+        clocks = [self._clock(contender, fresh, index) for index, contender in enumerate(contenders)]
+        return _Race(clocks, exhibit, rng, pace or Pace(_BUDGET_S[self._device])).run(fresh)
+
+    def forget(self, runner: object) -> None:
+        """Release what was kept for a runner that has ended."""
+        eviction = self._evictions.pop(id(runner), None)
+        if eviction is not None:
+            eviction.close()
+
+    def _clock(self, contender: Contender, fresh: Fresh, index: int) -> HostClock | DeviceClock:
+        kept = index <= _TRUSTED
+        if self._host is not None:
+            return HostClock(contender, fresh, self._host, kept=kept, trusted=index == _TRUSTED)
+        runner = contender.bench.runner
+        if id(runner) not in self._evictions:
+            self._evictions[id(runner)] = DeviceEviction(runner)
+        return DeviceClock(contender, fresh, self._evictions[id(runner)], kept=kept, trusted=index == _TRUSTED)
 
 
-def _rounds(clocks: list[_Clock]) -> int:
-    budget_s = _BUDGET_S[clocks[0].contender.bench.device]
-    per_round_s = sum(clock.cost_s for clock in clocks)
-    if per_round_s > _SLOW_ROUND_S:
-        return _SLOW_ROUNDS  # a contender this slow needs no interval to be told apart
-    return max(_MIN_ROUNDS, min(_MAX_ROUNDS, int(budget_s / per_round_s)))
+class _Race:
+    """All rounds of one workload."""
 
+    def __init__(self, clocks: list[HostClock | DeviceClock], exhibit: Exhibit, rng: random.Random, pace: Pace) -> None:
+        self._clocks, self._exhibit, self._rng, self._pace = clocks, exhibit, rng, pace
+        self._active: dict[int, HostClock | DeviceClock] = {}  # one bell per runner: those that share one take turns
+        self._plan = Plan()
+        self._checked = 0
 
-class _Clock:
-    """Times one contender."""
+    def run(self, fresh: Fresh) -> Timings:
+        self._warm_up(fresh)
+        rounds: list[list[Sample]] = []
+        for _number in range(self._rounds()):
+            rounds.append(self._round(fresh, len(rounds)))
+        for clock in self._active.values():
+            clock.contender.bench.cool()
+        return self._timings(rounds)
 
-    def __init__(self, contender: Contender) -> None:
-        self.contender = contender
-        self._ring = contender.bench.runner.ring
-        self._on_device = contender.bench.device != "cpu"
-        self._calls = 1
-        self.overhead_s = 0.0
-        self.cost_s = 0.0
-        self._patience_s = _PATIENCE_S
+    def _warm_up(self, fresh: Fresh) -> None:
+        for clock in self._clocks:
+            self._activate(clock, fresh)
+            clock.warm_up(self._plan)
+        device = [clock for clock in self._clocks if isinstance(clock, DeviceClock)]
+        for device_clock in device:
+            device_clock.plan(self._plan, min(clock.step_s for clock in device))
 
-    def warm_up(self) -> None:
-        """Warm up, then choose how many calls make one sample."""
-        bench = self.contender.bench
-        for slot in range(bench.slots):
-            bench.write(slot, slot % len(bench.cases))
-        once_s = 0.0
-        for step in range(_WARMUPS):
-            once_s = self._ring(protocol.CALL, _CALL_LIMIT_S, slot=step % bench.slots)
-        if self._on_device:
-            self._ring(protocol.NULL_CHAIN, _CALL_LIMIT_S, count=_SWITCH_CALLS)
-            step_s = self._ring(protocol.CHAIN, _CALL_LIMIT_S, count=_SWITCH_CALLS) / _SWITCH_CALLS
-            self._calls = max(_MIN_CALLS, min(_MAX_CALLS, round(_CHAIN_S / step_s)))
-            self.cost_s = (2 * self._calls + _SWITCH_CALLS) * step_s
+    def _rounds(self) -> int:
+        per_round_s = sum(clock.cost_s for clock in self._clocks)
+        if per_round_s > _SLOW_ROUND_S:
+            return _SLOW_ROUNDS  # a contender this slow needs no interval to be told apart
+        return max(_MIN_ROUNDS, min(self._pace.max_rounds, int(self._pace.budget_s / per_round_s)))
+
+    def _round(self, fresh: Fresh, number: int) -> list[Sample]:
+        source, seed = fresh.choose()
+        turn = Round(source, seed, self._rng.randrange(1 << 31), self._rng.randrange(self._plan.calls))
+        found: dict[int, Sample] = {}
+        for index in self._rng.sample(range(len(self._clocks)), len(self._clocks)):
+            clock = self._clocks[index]
+            self._activate(clock, fresh)
+            if isinstance(clock, DeviceClock):
+                found[index] = clock.sample(turn, self._plan.calls, self._rng)
+                self._check_evictions(clock, index)
+            else:
+                found[index] = clock.sample(turn)
+        trusted = found[_TRUSTED]
+        self._plan.keep_s.append(trusted.keep_s)
+        self._plan.null_s.append(trusted.null_s)
+        self._check_outputs(turn, found[0], trusted, fresh, full=number < 2 or self._rng.random() < _FULL_CHECK_SHARE)
+        return [found[index] for index in range(len(self._clocks))]
+
+    def _check_evictions(self, clock: DeviceClock, index: int) -> None:
+        if index == 0 and self._rng.random() < _PROOF_SHARE and not clock.proven():
+            raise Fault(Verdict.SUSPICIOUS, "a timed chain did not evict the cache as it was told to")
+
+    def _check_outputs(self, turn: Round, mine: Sample, trusted: Sample, fresh: Fresh, *, full: bool) -> None:
+        """The candidate's result of this round against eager's on the same values. Raises Fault."""
+        assert mine.outputs is not None and trusted.outputs is not None
+        theirs, clock = trusted.outputs, self._clocks[_TRUSTED]
+        if trusted.nonce != mine.nonce and isinstance(clock, HostClock):  # one of the two was disturbed and repeated
+            self._activate(clock, fresh)
+            theirs = clock.outputs(turn, mine.nonce)
+        for index, (output, eager) in enumerate(zip(mine.outputs, theirs, strict=True)):
+            rows = None if full else self._rng
+            reason = agree(output, eager, turn.source.tolerances[index], rows)
+            if reason:
+                name = turn.source.names[index]
+                raise Fault(
+                    Verdict.INCORRECT, f"{name} of a timed call is wrong though checked calls were right: {reason}"
+                )
+        self._checked += 1
+
+    def _activate(self, clock: HostClock | DeviceClock, fresh: Fresh) -> None:
+        key = id(clock.contender.bench.runner)
+        current = self._active.get(key)
+        if current is clock:
             return
-        flush_s = self._ring(protocol.FLUSH, _CALL_LIMIT_S, count=1)
-        self.overhead_s = statistics.median(
-            self._ring(protocol.NULL_CHAIN, _CALL_LIMIT_S, count=0) for _repeat in range(15)
-        )
-        self.cost_s = once_s + flush_s
+        if current is not None:
+            current.contender.bench.cool()
+        clock.contender.bench.heat(clock.contender.subject, fresh.mix)
+        self._active[key] = clock
 
-    def sample(self, slot: int, case: int) -> float:
-        """One sample in seconds per call, on freshly written values."""
-        self.contender.bench.write(slot, case)
-        if not self._on_device:
-            return self._undisturbed(slot)
-        # The chain walks over the slots and ends on the one just written.
-        start = (slot - self._calls + 1) % self.contender.bench.slots
-        # The device just served another context (the judge wrote values). The first work after such a switch takes 1 to
-        # 2 ms longer on an H200, as much as a whole chain of small kernels: spend it before the clock starts.
-        self._ring(protocol.NULL_CHAIN, _CALL_LIMIT_S, count=_SWITCH_CALLS)
-        null_s = self._ring(protocol.NULL_CHAIN, _CALL_LIMIT_S, count=self._calls)
-        chain_s = self._ring(protocol.CHAIN, _CALL_LIMIT_S, count=self._calls, slot=start)
-        return max((chain_s - null_s) / self._calls, 1e-7)
-
-    def _undisturbed(self, slot: int) -> float:
-        """One call, repeated while it had to wait for a core; the least disturbed of a few if it always had to."""
-        runner = self.contender.bench.runner
-        best_s, least_share = 0.0, float("inf")
-        for _attempt in range(_ATTEMPTS):
-            self._ring(protocol.FLUSH, _CALL_LIMIT_S, count=1)
-            before_s = runner.waited_s()
-            elapsed_s = max(self._ring(protocol.CALL, _CALL_LIMIT_S, slot=slot) - self.overhead_s, 1e-7)
-            share = (runner.waited_s() - before_s) / elapsed_s
-            if share < least_share:
-                best_s, least_share = elapsed_s, share
-            if share < _DISTURBED_SHARE or self._patience_s <= 0:
-                break
-            time.sleep(_PAUSE_S)
-            self._patience_s -= _PAUSE_S + elapsed_s
-        return best_s
-
-    def check(self, slot: int, case: int) -> None:
-        """Judge the output of the last timed call. Raises Fault."""
-        bench = self.contender.bench
-        bench.poison()
-        self._ring(protocol.KEEP, _CALL_LIMIT_S)
-        for index, found in enumerate(bench.cases[case].judge(bench.read())):
-            if not found.passed:
-                reason = f"output {index} of a timed call is wrong though checked calls were right: {found.reason}"
-                raise Fault(Verdict.INCORRECT, reason)
+    def _timings(self, rounds: list[list[Sample]]) -> Timings:
+        timings = Timings(self._exhibit.name, checked_outputs=self._checked, calls=self._plan.calls)
+        for index, clock in enumerate(self._clocks):
+            samples = [samples[index] for samples in rounds]
+            seconds = [self._plan.seconds_per_call(sample) for sample in samples]
+            timings.samples_us[clock.contender.name] = [value * 1e6 for value in seconds]
+        mine = [samples[0] for samples in rounds]
+        timings.late_us = statistics.median(self._plan.late_s(sample) for sample in mine) / self._plan.calls * 1e6
+        null_s = statistics.median(self._plan.null_s)
+        short = sum(sample.call_s < null_s for sample in mine)
+        if short > _IMPOSSIBLE_SHARE * len(mine):
+            reason = "timed calls were over sooner than the waiting that belongs to them: the runner did not do as told"
+            raise Fault(Verdict.SUSPICIOUS, reason)
+        return timings

@@ -107,20 +107,28 @@ class Truth:
 
 
 def prepare_cases(problem: Problem, truth: Truth, device: str, seed: int, count: int) -> list[Case]:
-    """`count` cases of different families. Raises ReferenceFailed when no family gives finite results or when the
-    reference is random."""
+    """Up to `count` cases of different families, most powerful first; `special` (NaN, infinities) comes last if at all.
+
+    A family that lies outside of the reference's domain is left out; with none left, the file's own inputs are used.
+    Raises ReferenceFailed when the reference is random or fails.
+    """
     instance = truth.instance
     generator = torch.Generator(device=device).manual_seed(seed)
     cases: list[Case] = []
-    for family in families.FAMILIES[:count]:
-        drawn = families.draw(
-            instance.like, instance.arguments, problem.spec.domains, instance.workload.params, family, generator
-        )
+    for family in families.applicable(instance.arguments, problem.spec.domains, instance.like):
+        if len(cases) == count:
+            break
+        if family == families.OWN:
+            drawn = problem.example_inputs(instance, device, seed)
+        else:
+            drawn = families.draw(
+                instance.like, instance.arguments, problem.spec.domains, instance.workload.params, family, generator
+            )
         case = truth.case(family, drawn)
-        if not case.finite:
-            own = problem.example_inputs(instance, device, seed + len(cases))
-            case = truth.case("own", own)
-        cases.append(case)
+        if case.finite or family == "special":
+            cases.append(case)
+    if not any(case.finite for case in cases):
+        cases = [truth.case(families.OWN, problem.example_inputs(instance, device, seed + step)) for step in range(2)]
     _refuse_random(instance, cases[0])
     return cases
 

@@ -4,8 +4,8 @@ Everything in this process may be rewritten by the candidate. So nothing here is
 expected values and the clock; it sees one-byte answers, sizes that it checks, and raw bytes in the arena.
 
 Control messages: `arena`, `load`, `construct`, `state`, `run`, `hot` and a few more. After `hot` the bell socket takes
-over until QUIT: CALL a model on a slot's inputs, KEEP the last output (copy it into the arena), FLUSH caches, CHAIN n
-calls with cold caches, NULL_CHAIN the same without the calls.
+over until QUIT: CALL a model on a slot's inputs, KEEP a result (copy it into the arena), CHAIN n calls on n slots, each
+behind an eviction of the L2 cache, NULL_CHAIN the same without the calls.
 """
 
 from __future__ import annotations
@@ -23,15 +23,12 @@ from typing import Any
 
 import torch
 
-from worker.runner import hygiene, memory, protocol, triton_interpret, triton_record, values
+from worker.runner import eviction, hygiene, memory, mixing, protocol, triton_interpret, triton_record, values
 from worker.runner import kernelwright as loader
 from worker.runner.step import Step
 
 _MAX_TRACE = 6000
-_FLUSH_BYTES_HOST = 64 << 20
-"""Twice the last-level cache of the machines seen (32 MiB); read and written, so that dirty lines leave too."""
-_FLUSH_BYTES_DEVICE = 512 << 20
-"""Ten times an H200's L2 (60 MB); at 4 TB/s it takes 130 us, behind which 100 us of launch overhead hide."""
+_SYNCHRONIZE = torch.cuda.synchronize  # taken before a candidate is loaded, which may patch the name
 
 
 class ContractError(Exception):
@@ -49,6 +46,19 @@ class Subject:
         """What one call is: the model, its compiled form, or forward and backward of either."""
 
 
+class _Slots:
+    """Inputs of the calls of a chain, and how fresh values are mixed into them."""
+
+    def __init__(self, inputs: list[tuple[Any, ...]], mix: mixing.Mix | None) -> None:
+        self.inputs, self._mix = inputs, mix
+        self._tensors = [values.tensors_of(arguments) for arguments in inputs]
+
+    def mix(self, slot: int, nonce: int) -> None:
+        """Write the values that belong to this slot's call in a chain."""
+        if self._mix is not None:
+            mixing.apply(self._mix, self._tensors[slot], mixing.step_number(nonce, slot))
+
+
 class Session:
     """State of one runner: arena, subjects and the last outputs."""
 
@@ -57,7 +67,7 @@ class Session:
         self.device = "cpu"
         self.arenas: dict[str, memory.Arena] = {}
         self.subjects: dict[str, Subject] = {}
-        self.flush_buffer: torch.Tensor | None = None
+        self.evictor: eviction.Evictor | None = None
         self.cleanup = contextlib.ExitStack()
         self.recorded_launches: triton_record.Record | None = None
 
@@ -67,6 +77,12 @@ class Session:
         """Open the arena of one workload."""
         self.device = message["device"]
         self.arenas[message["workload"]] = memory.open_arena(message["arena"], fds)
+        return {}
+
+    def evict(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Open the buffer for evicting the L2 cache."""
+        self.eviction_arena = memory.open_arena(message["arena"], fds)
+        self.evictor = eviction.Evictor(self.eviction_arena.bytes)
         return {}
 
     def load(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
@@ -151,52 +167,60 @@ class Session:
         """Serve bell commands for one subject and workload until QUIT."""
         _acknowledge(self.control, {})
         hygiene.poison_new_host_memory(on=False)
-        model = self.subjects[message["subject"]].calls[message["workload"]]
+        call = self.subjects[message["subject"]].calls[message["workload"]]
         shared = self.arenas[message["workload"]].bytes
         slots = [tuple(values.decode(item, shared)) for item in message["slots"]]
+        mix = mixing.Mix(**message["mix"]) if message["mix"] else None
         gc.disable()  # as timeit does: a collection in the middle of a sample is nobody's kernel
         with torch.no_grad():
-            self._serve_bell(model, slots, [values.decode(place, shared) for place in message["outputs"]])
+            self._serve_bell(call, _Slots(slots, mix), [values.decode(place, shared) for place in message["outputs"]])
         return {}
 
     # --- the bell ---------------------------------------------------------------------------------------------------
 
-    def _serve_bell(self, model: Any, slots: list[tuple[Any, ...]], outputs: list[torch.Tensor]) -> None:
+    def _serve_bell(self, call: Callable[..., Any], slots: _Slots, outputs: list[torch.Tensor]) -> None:
         receive, send, size, on_device = self.bell.recv, self.bell.send, protocol.BELL.size, self.device != "cpu"
-        result: Any = None
+        synchronize = _SYNCHRONIZE
+        results: list[Any] = []
         while True:
             data = receive(size)
             if not data:
                 os._exit(0)
-            command, _flags, count, slot = protocol.BELL.unpack(data)
+            command, flags, count, number = protocol.BELL.unpack(data)
             if command == protocol.CALL:
-                result = None  # a caller that drops its result lets the allocator reuse it, as in a training loop
-                result = model(*slots[slot])
+                results.clear()  # a caller that drops its result lets the allocator reuse it, as in a training loop
+                results.append(call(*slots.inputs[number]))
             elif command == protocol.CHAIN:
-                for step in range(count):
-                    self._flush()
-                    result = None
-                    result = model(*slots[(slot + step) % len(slots)])
+                results.clear()
+                self._chain(call, slots, results, flags=flags, count=count, nonce=number)
+            elif command == protocol.NULL_CHAIN:
+                self._null_chain(slots, flags=flags, count=count, nonce=number)
             elif command == protocol.KEEP:
-                _store(result, outputs)
-            elif command in (protocol.FLUSH, protocol.NULL_CHAIN):
-                self._flush_times(count)
+                _store(results[number], outputs)
             if on_device:
-                torch.cuda.synchronize()
+                synchronize()
             send(protocol.OK)
             if command == protocol.QUIT:
                 return
 
-    def _flush_times(self, count: int) -> None:
-        for _step in range(count):
-            self._flush()
+    def _chain(
+        self, call: Callable[..., Any], slots: _Slots, results: list[Any], *, flags: int, count: int, nonce: int
+    ) -> None:
+        assert self.evictor is not None, "a chain needs the eviction buffer"
+        for step in range(count):
+            self.evictor.step(nonce, step)
+            if flags & protocol.MIX:
+                slots.mix(step, nonce)
+            if not flags & protocol.RETAIN:
+                results.clear()
+            results.append(call(*slots.inputs[step]))
 
-    def _flush(self) -> None:
-        """Evict every cache: write a buffer much larger than the last level."""
-        if self.flush_buffer is None:
-            size = _FLUSH_BYTES_HOST if self.device == "cpu" else _FLUSH_BYTES_DEVICE
-            self.flush_buffer = torch.zeros(size // 4, dtype=torch.int32, device=self.device)
-        self.flush_buffer.add_(1) if self.device == "cpu" else self.flush_buffer.zero_()
+    def _null_chain(self, slots: _Slots, *, flags: int, count: int, nonce: int) -> None:
+        for step in range(count):
+            assert self.evictor is not None, "a chain needs the eviction buffer"
+            self.evictor.step(nonce, step)
+            if flags & protocol.MIX:
+                slots.mix(step, nonce)
 
     # --- helpers ----------------------------------------------------------------------------------------------------
 
@@ -208,7 +232,7 @@ class Session:
 
     def _synchronize(self) -> None:
         if self.device != "cpu":
-            torch.cuda.synchronize()
+            _SYNCHRONIZE()
 
 
 def _store(result: Any, targets: list[torch.Tensor]) -> None:
@@ -273,6 +297,7 @@ def serve(control: socket.socket, bell: socket.socket) -> int:
     session = Session(control, bell)
     handlers = {
         "arena": session.arena_,
+        "evict": session.evict,
         "load": session.load,
         "construct": session.construct,
         "state": session.state,

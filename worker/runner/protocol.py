@@ -21,10 +21,12 @@ from typing import Any
 MAX_MESSAGE_BYTES = 4 << 20
 MAX_FDS = 8
 _LENGTH = struct.Struct("!I")
-BELL = struct.Struct("!BBHI")  # command, flags, count, slot
+BELL = struct.Struct("!BBHI")  # command, flags, count, number (a slot, a result's index or a nonce)
 
 # Bell commands. The runner answers each with one byte: OK, or FAILED followed by a message on the control socket.
-CALL, KEEP, FLUSH, CHAIN, NULL_CHAIN, QUIT = b"CKFBNQ"
+CALL, KEEP, CHAIN, NULL_CHAIN, QUIT = b"CKBNQ"
+MIX, RETAIN = 1, 2
+"""Flags of a chain: write fresh values into each slot before its call; hold all results until the next command."""
 OK, FAILED = b"\x00", b"\x01"
 
 
@@ -116,10 +118,10 @@ def _wait_readable(sock: socket.socket, deadline: float | None) -> None:
         raise PeerTimeout("no answer within the time limit")
 
 
-def ring_bell(sock: socket.socket, command: int, *, flags: int = 0, count: int = 0, slot: int = 0) -> None:
+def ring_bell(sock: socket.socket, command: int, *, flags: int = 0, count: int = 0, number: int = 0) -> None:
     """Send one bell command (no waiting)."""
     try:
-        sock.send(BELL.pack(command, flags, count, slot))
+        sock.send(BELL.pack(command, flags, count, number))
     except (BrokenPipeError, ConnectionResetError) as gone:
         raise PeerClosed("connection closed while ringing") from gone
 

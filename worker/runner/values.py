@@ -105,3 +105,16 @@ def decode(data: Any, arena_bytes: torch.Tensor | None) -> Any:
 def decode_ref(data: dict[str, Any]) -> TensorRef:
     """A TensorRef from JSON."""
     return TensorRef(data["offset"], data["dtype"], tuple(data["shape"]), tuple(data["strides"]))
+
+
+def tensors_of(arguments: tuple[Any, ...]) -> list[torch.Tensor]:
+    """The tensors of an argument list, nested ones too, in the order in which `encode` places them."""
+    found: list[torch.Tensor] = []
+    for value in arguments:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found += tensors_of(tuple(value))
+        elif isinstance(value, dict):
+            found += tensors_of(tuple(value.values()))
+    return found

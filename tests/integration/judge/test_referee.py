@@ -62,7 +62,7 @@ extern "C" void relu(const float* x, const float* b, float* y, int64_t rows, int
   for (int64_t r = 0; r < rows; r++)
     for (int64_t c = 0; c < cols; c++) {
       float v = x[r * cols + c] + b[c];
-      y[r * cols + c] = v > 0 ? v : 0;
+      y[r * cols + c] = v < 0 ? 0 : v;
     }
 }
 """
@@ -149,7 +149,7 @@ def test_every_failure_is_a_verdict(judge: Judge, name: str, code: str, verdict:
 
 def test_a_phase_counter_is_caught_while_it_is_timed(judge: Judge) -> None:
     """Right for every checked call before timing, wrong afterwards: timed outputs are checked too."""
-    report = judged(judge, body("self.calls += 1\nreturn right if self.calls <= 16 else torch.empty_like(x)"))
+    report = judged(judge, body("self.calls += 1\nreturn right if self.calls <= 24 else torch.empty_like(x)"))
     assert report["verdict"] == "incorrect", report["reason"]
     assert "timed" in report["reason"]
 
@@ -167,7 +167,7 @@ def test_a_fork_bomb_ends_with_its_runner(judge: Judge) -> None:
 
 
 def test_memory_is_bounded(judge: Judge) -> None:
-    report = judged(judge, body("hoard = []\nwhile True: hoard.append(torch.empty(1 << 30))"))
+    report = judged(judge, body("import mmap\nhoard = []\nwhile True: hoard.append(mmap.mmap(-1, 1 << 32))"))
     assert report["verdict"] == "launch_error"
     assert "memory" in report["reason"].lower()
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from worker.judge.bench import Workbench, tensors_of
-from worker.judge.exhibits import SLOTS, Exhibit
+from worker.judge.bench import Workbench
+from worker.judge.exhibits import Exhibit
 from worker.judge.trial import CONSTRUCT_LIMIT_S, FIRST_RUN_LIMIT_S, RUN_LIMIT_S, SUBJECT, Trial
 from worker.judge.truth import Case
 from worker.judge.verdict import Verdict
+from worker.runner.values import tensors_of
 
 _REPEATS = 3
 """Extra calls on the first case of each workload: a race that shows in a quarter of the calls survives 4 of them with
@@ -18,7 +19,7 @@ _REPEATS = 3
 def check(trial: Trial) -> None:
     """Smallest workload first. Leaves a bench for every workload in `trial.benches`. Raises Fault."""
     for exhibit in trial.exhibits.workloads:
-        bench = Workbench(trial.runner, exhibit.instance, exhibit.cases, trial.device, SLOTS)
+        bench = Workbench(trial.runner, exhibit.instance, exhibit.cases, trial.device, exhibit.slots)
         trial.benches[exhibit.name] = bench
         bench.construct(SUBJECT, CONSTRUCT_LIMIT_S)
         limit_s = FIRST_RUN_LIMIT_S[trial.request.language]

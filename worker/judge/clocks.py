@@ -1,0 +1,219 @@
+"""How one sample is taken: on the judge's clock, cold, on values that the runner has never seen.
+
+A sample ends when the bytes are in the judge's hands. A call is over when the runner says so; then a result is asked
+for (KEEP), and whatever KEEP takes beyond what it takes the trusted baseline, which copies as many bytes with the same
+lines of code, is added to the sample. So work that was put off, and a bell that was answered early, gain nothing.
+
+What is subtracted (the bell's round trip on a CPU, the chain without its calls on a GPU) is measured in the baseline's
+runner, never in the candidate's.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from dataclasses import dataclass, field
+
+import torch
+
+from worker.judge.bench import Contender
+from worker.judge.evicting import DeviceEviction, HostEviction
+from worker.judge.fresh import Fresh
+from worker.judge.truth import Case
+from worker.runner import mixing, protocol
+
+CALL_LIMIT_S = 60.0
+_WARMUPS = 3
+_CHAIN_S = 10e-3
+"""Seconds of work in one chain. Starting and ending one adds 180 us, give or take 100 us (measured on an H200); the
+null chain takes that away but for its scatter, about 1 % of a chain."""
+_MIN_CALLS = 4
+_SWITCH_STEPS = 8
+"""The first work after the device served another context (the judge wrote values) takes 1 to 2 ms longer on an H200, as
+much as a whole chain of small kernels: so many evictions spend it before the clock starts."""
+_KEEP_SLACK, _KEEP_SLACK_S = 1.25, 10e-6
+_DISTURBED_SHARE, _ATTEMPTS, _PAUSE_S, _PATIENCE_S = 0.2, 8, 0.02, 0.5
+"""A CPU sample is taken again while its threads waited for a core for more than this share of it: up to so many times,
+after a pause each, and for so many seconds per contender and workload."""
+_SHORTEST_S = 1e-7
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What all contenders of one round have in common."""
+
+    source: Case
+    seed: int
+    nonce: int
+    kept: int
+    """Which call's result of a chain the judge asks for: chosen now, told after the chain."""
+
+
+@dataclass(slots=True)
+class Sample:
+    """One contender's part of a round."""
+
+    call_s: float
+    keep_s: float
+    null_s: float
+    """What to subtract, if this contender is the trusted one."""
+    nonce: int
+    outputs: tuple[torch.Tensor, ...] | None
+
+
+@dataclass(slots=True)
+class Plan:
+    """What holds for a whole workload."""
+
+    calls: int = 1
+    """Calls of a chain; 1 on a CPU."""
+    keep_s: list[float] = field(default_factory=list)
+    """What KEEP took the trusted contender."""
+    null_s: list[float] = field(default_factory=list)
+
+    def seconds_per_call(self, sample: Sample) -> float:
+        """A sample without what the trusted contender needs for anything but the calls."""
+        allowed_s = _KEEP_SLACK * statistics.median(self.keep_s) + _KEEP_SLACK_S
+        late_s = max(0.0, sample.keep_s - allowed_s)
+        return max((sample.call_s + late_s - statistics.median(self.null_s)) / self.calls, _SHORTEST_S)
+
+    def late_s(self, sample: Sample) -> float:
+        """By how much KEEP took longer than it may."""
+        return max(0.0, sample.keep_s - (_KEEP_SLACK * statistics.median(self.keep_s) + _KEEP_SLACK_S))
+
+
+class HostClock:
+    """Times one contender on a CPU: each call alone."""
+
+    def __init__(self, contender: Contender, fresh: Fresh, eviction: HostEviction, *, kept: bool, trusted: bool):
+        """`kept`: results are asked for. `trusted`: overheads are measured here."""
+        self.contender, self._fresh, self._eviction, self._kept, self._trusted = (
+            contender, fresh, eviction, kept, trusted)  # fmt: skip
+        self._ring = contender.bench.runner.ring
+        self._patience_s = _PATIENCE_S
+        self.cost_s = 0.0
+        self._overhead_s = 0.0
+
+    def warm_up(self, plan: Plan) -> None:
+        """Warm up, and learn what a round costs."""
+        bench = self.contender.bench
+        once_s = 0.0
+        for _step in range(_WARMUPS):
+            self._fresh.fill(bench.slot_tensors(0), *self._fresh.choose())
+            once_s = self._ring(protocol.CALL, CALL_LIMIT_S, number=0)
+        if self._kept:
+            self._ring(protocol.KEEP, CALL_LIMIT_S)
+        if self._trusted:
+            rings = [self._ring(protocol.NULL_CHAIN, CALL_LIMIT_S, count=0) for _repeat in range(15)]
+            self._overhead_s = statistics.median(rings)
+        start = time.perf_counter()
+        self._eviction.flush()
+        self.cost_s = once_s + 2 * (time.perf_counter() - start)
+
+    def sample(self, turn: Round) -> Sample:
+        """One call, repeated while it had to wait for a core; the least disturbed of a few if it always had to."""
+        runner = self.contender.bench.runner
+        best: Sample | None = None
+        least_share = float("inf")
+        for attempt in range(_ATTEMPTS):
+            nonce = turn.nonce + attempt
+            self.prepare(turn, nonce)
+            before_s = runner.waited_s()
+            call_s = self._ring(protocol.CALL, CALL_LIMIT_S, number=0)
+            share = (runner.waited_s() - before_s) / max(call_s, _SHORTEST_S)
+            if share < least_share:
+                best, least_share = self._finished(call_s, nonce), share
+            if share < _DISTURBED_SHARE or self._patience_s <= 0:
+                break
+            time.sleep(_PAUSE_S)
+            self._patience_s -= _PAUSE_S + call_s
+        assert best is not None
+        return best
+
+    def prepare(self, turn: Round, nonce: int) -> None:
+        """Fresh values, cold caches, and last of all the few values that no one could know."""
+        tensors = self.contender.bench.slot_tensors(0)
+        self._fresh.fill(tensors, turn.source, turn.seed)
+        self._eviction.flush()
+        if self._fresh.mix is not None:
+            mixing.apply(self._fresh.mix, tensors, nonce)
+
+    def outputs(self, turn: Round, nonce: int) -> tuple[torch.Tensor, ...]:
+        """This contender's outputs on the values of a round, untimed."""
+        self.prepare(turn, nonce)
+        self._ring(protocol.CALL, CALL_LIMIT_S, number=0)
+        outputs = self._finished(0.0, nonce).outputs
+        assert outputs is not None
+        return outputs
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def _finished(self, call_s: float, nonce: int) -> Sample:
+        if not self._kept:
+            return Sample(call_s, 0.0, self._overhead_s, nonce, None)
+        bench = self.contender.bench
+        bench.poison()
+        keep_s = self._ring(protocol.KEEP, CALL_LIMIT_S)
+        return Sample(call_s, keep_s, self._overhead_s, nonce, bench.read())
+
+
+class DeviceClock:
+    """Times one contender on a GPU: chains of calls, each on its own slot and behind an eviction."""
+
+    def __init__(self, contender: Contender, fresh: Fresh, eviction: DeviceEviction, *, kept: bool, trusted: bool):
+        self.contender, self._fresh, self._eviction, self._kept, self._trusted = (
+            contender, fresh, eviction, kept, trusted)  # fmt: skip
+        self._ring = contender.bench.runner.ring
+        self._flags = protocol.MIX | (protocol.RETAIN if kept else 0)
+        self.cost_s = 0.0
+        self.step_s = 0.0
+
+    def warm_up(self, plan: Plan) -> None:
+        """Warm up, and learn what one step of a chain costs."""
+        bench = self.contender.bench
+        for slot in range(bench.slots):
+            self._fresh.fill(bench.slot_tensors(slot), *self._fresh.choose())
+        torch.cuda.synchronize()
+        for step in range(_WARMUPS):
+            self._ring(protocol.CALL, CALL_LIMIT_S, number=step % bench.slots)
+        self._null(_SWITCH_STEPS, nonce=1, flags=0)
+        count = min(_SWITCH_STEPS, bench.slots)
+        self.step_s = self._chain(count, nonce=2) / count
+        self._chain(bench.slots if self.step_s * bench.slots < 0.2 else count, nonce=3)  # the allocator grows here
+
+    def plan(self, plan: Plan, fastest_step_s: float) -> None:
+        """How many calls make a chain, the same for all contenders."""
+        plan.calls = max(_MIN_CALLS, min(self.contender.bench.slots, round(_CHAIN_S / fastest_step_s)))
+        self.cost_s = (2 * plan.calls + _SWITCH_STEPS) * self.step_s + 3e-3
+
+    def sample(self, turn: Round, calls: int, rng: random.Random) -> Sample:
+        """One chain on freshly written slots."""
+        bench = self.contender.bench
+        for slot in range(calls):
+            self._fresh.fill(bench.slot_tensors(slot), turn.source, turn.seed + slot)
+        bench.poison()
+        self._eviction.reset(rng)
+        self._null(_SWITCH_STEPS, nonce=turn.nonce + 1, flags=0)
+        null_s = self._null(calls, nonce=turn.nonce, flags=protocol.MIX) if self._trusted else 0.0
+        chain_s = self._chain(calls, nonce=turn.nonce)
+        if not self._kept:
+            return Sample(chain_s, 0.0, null_s, turn.nonce, None)
+        keep_s = self._ring(protocol.KEEP, CALL_LIMIT_S, number=turn.kept)
+        return Sample(chain_s, keep_s, null_s, turn.nonce, bench.read())
+
+    def proven(self) -> bool:
+        """Whether the evictions of the last sample took place."""
+        return self._eviction.proven()
+
+    def close(self) -> None:
+        """Nothing to release: the eviction buffer belongs to the runner."""
+
+    def _chain(self, count: int, nonce: int) -> float:
+        self._eviction.asked(nonce, count)
+        return self._ring(protocol.CHAIN, CALL_LIMIT_S, flags=self._flags, count=count, number=nonce)
+
+    def _null(self, count: int, nonce: int, flags: int) -> float:
+        self._eviction.asked(nonce, count)
+        return self._ring(protocol.NULL_CHAIN, CALL_LIMIT_S, flags=flags, count=count, number=nonce)

@@ -1,0 +1,34 @@
+"""Evicting a GPU's L2 cache in a way that leaves proof.
+
+Every step adds a buffer to a shifted copy of itself into its other half: 192 MB are read and 192 MB written, each three
+times an H200's L2 (60 MB). The judge owns the memory, sets its contents, and can repeat the steps: a runner that skips
+one, or sleeps instead, is found out. Several steps cannot be merged into one pass, because each needs its neighbours'
+results of the step before.
+"""
+
+from __future__ import annotations
+
+import torch
+
+HALF_WORDS = 48 << 20
+"""int32 words in one half: 192 MB."""
+BYTES = 2 * 4 * HALF_WORDS
+_MAX_SHIFT = 1 << 16
+_ADD = torch.add  # taken before a candidate is loaded: a patched torch.add changes nothing here
+
+
+class Evictor:
+    """One buffer of BYTES bytes, used half by half in turn."""
+
+    def __init__(self, buffer: torch.Tensor) -> None:
+        words = buffer[:BYTES].view(torch.int32)
+        self.halves = (words[:HALF_WORDS], words[HALF_WORDS:])
+        self.source = 0
+
+    def step(self, nonce: int, step: int) -> None:
+        """One eviction."""
+        source, target = self.halves[self.source], self.halves[1 - self.source]
+        shift = 1 + (nonce * 40503 + step * 7919) % _MAX_SHIFT
+        count = HALF_WORDS - _MAX_SHIFT
+        _ADD(source[shift : shift + count], source[:count], out=target[:count])
+        self.source = 1 - self.source
