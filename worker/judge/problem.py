@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import inspect
 import linecache
-import traceback
 import types
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from problems.catalog import Outline, Spec, Workload, outline
+from worker.judge import footprint
+from worker.judge.blame import FILE, blame, return_line
 from worker.judge.verdict import ReferenceFailed
 from worker.runner.step import Step
-
-_FILE = "<reference>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +56,10 @@ class Problem:
         """Raises problems.catalog.ProblemError for a file without Model, ReferenceFailed for one that does not run."""
         self.outline: Outline = outline(source, name)
         self.spec: Spec = self.outline.spec
-        linecache.cache[_FILE] = (len(source), None, source.splitlines(keepends=True), _FILE)
+        linecache.cache[FILE] = (len(source), None, source.splitlines(keepends=True), FILE)
         self._module = types.ModuleType("reference")
-        with _blame("the file does not run"):
-            exec(compile(source, _FILE, "exec"), self._module.__dict__)
+        with blame("the file does not run"):
+            exec(compile(source, FILE, "exec"), self._module.__dict__)
 
     def workloads(self, hardware: str) -> tuple[Workload, ...]:
         """The workloads meant for this hardware, smallest problem first as the file lists them."""
@@ -69,11 +67,12 @@ class Problem:
 
     def instance(self, workload: Workload, device: str, seed: int) -> Instance:
         """Build one workload's model on `device`, its parameters drawn from `seed`."""
+        self.check_size(workload, device)
         torch.manual_seed(seed)
-        with _blame(f"get_init_inputs or Model failed for workload {workload.name!r}"):
+        with blame(f"get_init_inputs or Model failed for workload {workload.name!r}"):
             init = tuple(self._call("get_init_inputs", workload))
             model = self._module.Model(*init).to(device)
-        with _blame(f"get_inputs failed for workload {workload.name!r}"):
+        with blame(f"get_inputs failed for workload {workload.name!r}"):
             like = tuple(_to(value, device) for value in self._call("get_inputs", workload))
         _redraw_parameters(model, torch.Generator(device=device).manual_seed(seed))
         for parameter in model.parameters():
@@ -87,10 +86,27 @@ class Problem:
         names += tuple(f"grad_output{index}" for index in range(len(outputs)))
         return Instance(workload, init, model, (*like, *cotangents), names, forward_inputs, trained)
 
+    def check_size(self, workload: Workload, device: str) -> None:
+        """Raise ReferenceFailed when the workload cannot fit the device; nothing is allocated to find out."""
+        found = self.footprint(workload)
+        if found is not None:
+            found.refuse_above(footprint.memory_bytes(device), workload.name, device)
+
+    def footprint(self, workload: Workload) -> footprint.Footprint | None:
+        """The bytes of a workload, or None when the reference does not run without values."""
+        with blame(f"get_inputs failed for workload {workload.name!r}"):
+            return footprint.estimate(lambda name: self._call(name, workload), self._module.Model)
+
+    def fresh_model(self, instance: Instance, device: str, seed: int) -> torch.nn.Module:
+        """The workload's model as its constructor leaves it, with the initial parameters of `seed`."""
+        torch.manual_seed(seed)
+        with blame("Model failed"):
+            return self._module.Model(*instance.init).to(device).requires_grad_(False)  # type: ignore[no-any-return]
+
     def example_inputs(self, instance: Instance, device: str, seed: int) -> tuple[Any, ...]:
         """Another draw of the file's own get_inputs; cotangents are normal."""
         torch.manual_seed(seed)
-        with _blame("get_inputs failed"):
+        with blame("get_inputs failed"):
             own = tuple(_to(value, device) for value in self._call("get_inputs", instance.workload))
         return own + tuple(torch.randn_like(value) for value in instance.like[instance.forward_inputs :])
 
@@ -108,14 +124,17 @@ class Problem:
 
 def call_reference(call: Callable[..., Any], inputs: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
     """Run a reference (`Instance.call`) and return its outputs as a tuple of tensors. Raises ReferenceFailed."""
-    with _blame("forward failed"), torch.no_grad():
+    with blame("forward failed"), torch.no_grad():
         result = call(*inputs)
     outputs = tuple(result) if isinstance(result, tuple | list) else (result,)
     for output in outputs:
         if not isinstance(output, torch.Tensor):
-            raise ReferenceFailed(f"forward returns a {type(output).__name__}; return a tensor or a tuple of tensors")
+            returns = "nothing" if output is None else f"a {type(output).__name__}"
+            raise ReferenceFailed(
+                f"{return_line(call)}forward returns {returns}; return a tensor or a tuple of tensors"
+            )
     if not outputs:
-        raise ReferenceFailed("forward returns nothing; return a tensor or a tuple of tensors")
+        raise ReferenceFailed(f"{return_line(call)}forward returns nothing; return a tensor or a tuple of tensors")
     return outputs
 
 
@@ -146,16 +165,3 @@ def _spread(tensor: torch.Tensor) -> float:
         return 1.0
     spread = float(tensor.float().std())
     return spread if spread > 0 else 1.0
-
-
-@contextmanager
-def _blame(what: str) -> Iterator[None]:
-    """Turn whatever a user's reference raises into one sentence that names its line."""
-    try:
-        yield
-    except ReferenceFailed:
-        raise
-    except (Exception, SystemExit) as failure:  # noqa: BLE001 - a user's file may raise anything
-        lines = [frame.lineno for frame in traceback.extract_tb(failure.__traceback__) if frame.filename == _FILE]
-        where = f"line {lines[-1]}: " if lines else ""
-        raise ReferenceFailed(f"{where}{what}: {type(failure).__name__}: {failure}") from failure

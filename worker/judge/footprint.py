@@ -1,0 +1,110 @@
+"""How many bytes a workload needs, found without allocating them: the reference runs on torch's meta device."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from worker.judge.verdict import ReferenceFailed
+
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Bytes of one workload."""
+
+    inputs: int
+    parameters: int
+    outputs: int
+    largest: int
+    """The largest tensor that forward makes on its way."""
+    wide: int
+    """Inputs, parameters, outputs and the largest tensor again in float64: the judge's truth."""
+
+    @property
+    def needed(self) -> int:
+        """What a judgement needs at the least: the reference in its own type, then in float64 beside its inputs."""
+        return self.inputs + self.parameters + self.outputs + max(self.largest, self.wide)
+
+    def refuse_above(self, limit: int, workload: str, device: str) -> None:
+        """Raise ReferenceFailed when this is more than `limit` bytes."""
+        if self.needed <= limit:
+            return
+        raise ReferenceFailed(
+            f"workload {workload!r} does not fit {device}: judging it needs at least {_size(self.needed)} (inputs "
+            f"{_size(self.inputs)}, parameters {_size(self.parameters)}, outputs {_size(self.outputs)}, the largest "
+            f"tensor between {_size(self.largest)}, all but the first copy in float64), and there are {_size(limit)}; "
+            "make its sizes smaller"
+        )
+
+
+def estimate(call: Callable[[str], Any], model: Callable[..., torch.nn.Module]) -> Footprint | None:
+    """The footprint of a problem's workload, or None when the reference does not run on the meta device (it reads
+    values, calls NumPy or names a device): then only allocating tells.
+
+    `call` calls get_init_inputs and get_inputs by name with the workload's parameters; `model` is the Model class.
+    """
+    # Any failure here is a failure of the estimate, never of the reference: that one is run for real afterwards.
+    with contextlib.suppress(Exception, SystemExit), torch.device("meta"), torch.no_grad():
+        made = model(*call("get_init_inputs"))
+        inputs = call("get_inputs")
+        if not all(value.is_meta for value in _tensors([*inputs, *made.parameters(), *made.buffers()])):
+            return None
+        largest = _Largest()
+        with largest:
+            outputs = made(*inputs)
+        held = [list(_tensors(part)) for part in (inputs, [*made.parameters(), *made.buffers()], outputs)]
+        given, parameters, returned = (sum(tensor.nbytes for tensor in part) for part in held)
+        wide = sum(_wide(tensor) for part in held for tensor in part) + largest.wide
+        return Footprint(given, parameters, returned, largest.bytes, wide)
+    return None
+
+
+def memory_bytes(device: str) -> int:
+    """All the memory of the device; for `cpu` the machine's, or the control group's where that is less."""
+    if device != "cpu":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    text = limit.read_text().strip() if limit.exists() else "max"
+    return min(machine, int(text)) if text.isdigit() else machine
+
+
+class _Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The largest tensor that any operation makes, views aside."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.bytes = self.wide = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in _tensors(result):
+            if tensor.untyped_storage().nbytes() >= tensor.nbytes:  # an expanded view has less than it shows
+                self.bytes = max(self.bytes, tensor.nbytes)
+                self.wide = max(self.wide, _wide(tensor))
+        return result
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _wide(tensor: torch.Tensor) -> int:
+    return tensor.numel() * 8 if tensor.is_floating_point() else 0
+
+
+def _size(count: int) -> str:
+    return f"{count / _GIB:,.1f} GiB" if count >= _GIB else f"{count / (1 << 20):,.1f} MiB"
