@@ -87,7 +87,8 @@ def judge_one(judge: Judge, entry: Entry, hardware: str) -> Outcome:
 
 
 def _policy(entry: Entry) -> dict[str, Any]:
-    return {"own_kernel_share": entry.own_kernel_share}
+    known = EvaluationRequest.__dataclass_fields__
+    return {"own_kernel_share": entry.own_kernel_share} if "own_kernel_share" in known else {}
 
 
 def row(outcome: Outcome) -> str:
