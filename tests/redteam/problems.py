@@ -211,7 +211,7 @@ _PRODUCTS = {
     ),
     "embedding_grad": make(
         "Gradient of an embedding table: rows added up by id", "scatter",
-        "return torch.zeros(self.vocab, grad.shape[1], device=grad.device).index_add_(0, ids, grad)", **_VOCAB,
+        "return grad.new_zeros(self.vocab, grad.shape[1]).index_add_(0, ids, grad)", **_VOCAB,
         arguments="ids, grad", inputs="torch.randint(vocab, (tokens,)), torch.randn(tokens, dim)", domains=_IDS,
         init="self.vocab = vocab", init_values="vocab",
     ),
