@@ -128,3 +128,4 @@ _CONTRACTS = {
 OWN: dict[str, str] = {**_BUNDLED, **_CONTRACTS}
 """Problem files by name; none shares a name with the corpus's own."""
 assert not OWN.keys() & PROBLEMS.keys()
+PROBLEMS.update(OWN)  # so that `source_of` and the runner know them
