@@ -6,10 +6,13 @@ Made once per problem and reused for every candidate.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
+from problems.catalog import Domain
+from worker.judge.domains import resolved
 from worker.judge.probes import Probe, Variant, make_layouts, make_probes, make_shapes
 from worker.judge.problem import Instance, Problem
 from worker.judge.truth import Case, Truth, prepare_cases
@@ -31,6 +34,8 @@ class Exhibit:
     instance: Instance
     cases: list[Case]
     truth: Truth
+    domains: Mapping[str, Domain]
+    """By argument: declared in the SPEC, or inferred from the reference."""
 
     @property
     def name(self) -> str:
@@ -73,19 +78,21 @@ class Exhibits:
         size = sum(getattr(value, "nbytes", 0) for value in instance.like)
         count = _CASES if size <= _LARGE_BYTES[self.device] else _CASES_LARGE
         truth = Truth(instance, self.problem.spec.precision)
-        return Exhibit(instance, prepare_cases(self.problem, truth, self.device, seed, count), truth)
+        domains = resolved(self.problem, instance)
+        cases = prepare_cases(self.problem, truth, domains, self.device, seed, count)
+        return Exhibit(instance, cases, truth, domains)
 
     @functools.cached_property
     def probes(self) -> list[Probe]:
         """The smallest workload with one input or parameter changed."""
         smallest = self.workloads[0]
         generator = torch.Generator(device=self.device).manual_seed(self._seed + 1)
-        return make_probes(self.problem, smallest.truth, smallest.cases[0], generator)
+        return make_probes(smallest.truth, smallest.cases[0], smallest.domains, generator)
 
     @functools.cached_property
     def shapes(self) -> list[Variant]:
         """Workloads of other sizes."""
-        return make_shapes(self.problem, self.workloads[0].instance, self.device, self._seed + 2)
+        return make_shapes(self.problem, self.workloads[0].instance, self.workloads[0].domains, self._seed + 2)
 
     @functools.cached_property
     def layouts(self) -> list[Variant]:

@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from problems.catalog import Param, Workload
+from problems.catalog import Domain, Param, Workload
 from worker.judge import inputs as families
+from worker.judge.domains import resolved
 from worker.judge.problem import Instance, Problem
 from worker.judge.truth import Case, Truth
 from worker.judge.verdict import ReferenceFailed
@@ -51,18 +52,15 @@ class Variant:
     """Elements by which every input is misaligned."""
 
 
-def make_probes(problem: Problem, truth: Truth, base: Case, generator: torch.Generator) -> list[Probe]:
+def make_probes(truth: Truth, base: Case, domains: Mapping[str, Domain], generator: torch.Generator) -> list[Probe]:
     """One probe per float or index input and per parameter of one workload. Raises ReferenceFailed."""
     instance = truth.instance
     probes = []
     for index, name in enumerate(instance.arguments):
         value = base.inputs[index]
-        domain = problem.spec.domains.get(name)
-        if not isinstance(value, torch.Tensor) or not value.numel() or (domain and domain.kind == "fixed"):
+        if families.kind_of(value, domains.get(name)) == "fixed":
             continue
-        drawn = families.draw(
-            instance.like, instance.arguments, problem.spec.domains, instance.workload.params, "normal", generator
-        )
+        drawn = families.draw(instance.like, instance.arguments, domains, instance.workload.params, "normal", generator)
         changed = (*base.inputs[:index], drawn[index], *base.inputs[index + 1 :])
         case = truth.case(f"other {name}", changed)
         probes.append(Probe(name, case, None, _moved(base, case)))
@@ -92,8 +90,9 @@ def _moved(base: Case, case: Case) -> tuple[bool, ...]:
     return tuple(found)
 
 
-def make_shapes(problem: Problem, smallest: Instance, device: str, seed: int) -> list[Variant]:
+def make_shapes(problem: Problem, smallest: Instance, domains: Mapping[str, Domain], seed: int) -> list[Variant]:
     """Workloads of other sizes on which the reference runs, with one case each."""
+    device = _device_of(smallest)
     found: list[Variant] = []
     rng = random.Random(seed)
     candidates = list(_resized(smallest.workload))
@@ -105,7 +104,11 @@ def make_shapes(problem: Problem, smallest: Instance, device: str, seed: int) ->
         variant = _shape_variant(problem, workload, device, seed, limit)
         if variant is not None:
             found.append(variant)
-    return found or _resized_batches(problem, smallest, device, seed)
+    return found or _resized_batches(problem, smallest, domains, seed)
+
+
+def _device_of(instance: Instance) -> str:
+    return next((value.device.type for value in instance.like if isinstance(value, torch.Tensor)), "cpu")
 
 
 def _resized(workload: Workload) -> Iterator[Workload]:
@@ -128,17 +131,15 @@ def _shape_variant(problem: Problem, workload: Workload, device: str, seed: int,
         instance = problem.instance(workload, device, seed)
         if sum(getattr(value, "nbytes", 0) for value in instance.like) > limit:
             return None
-        case = _one_case(problem, instance, device, seed)
+        case = _one_case(problem, instance, resolved(problem, instance), device, seed)
     except (ReferenceFailed, RuntimeError):  # RuntimeError: a family that these sizes cannot hold
         return None
     return Variant(workload.name, instance, case)
 
 
-def _one_case(problem: Problem, instance: Instance, device: str, seed: int) -> Case:
+def _one_case(problem: Problem, instance: Instance, domains: Mapping[str, Domain], device: str, seed: int) -> Case:
     generator = torch.Generator(device=device).manual_seed(seed)
-    drawn = families.draw(
-        instance.like, instance.arguments, problem.spec.domains, instance.workload.params, "mixed", generator
-    )
+    drawn = families.draw(instance.like, instance.arguments, domains, instance.workload.params, "mixed", generator)
     truth = Truth(instance, problem.spec.precision)
     case = truth.case("mixed", drawn)
     if case.finite:
@@ -146,7 +147,7 @@ def _one_case(problem: Problem, instance: Instance, device: str, seed: int) -> C
     return truth.case("own", problem.example_inputs(instance, device, seed))
 
 
-def _resized_batches(problem: Problem, smallest: Instance, device: str, seed: int) -> list[Variant]:
+def _resized_batches(problem: Problem, smallest: Instance, domains: Mapping[str, Domain], seed: int) -> list[Variant]:
     """For a problem without size parameters: fewer items along the first dimension, where the reference allows it."""
     first = next((value for value in smallest.like if isinstance(value, torch.Tensor) and value.dim()), None)
     if first is None or first.shape[0] < 2:
@@ -162,7 +163,7 @@ def _resized_batches(problem: Problem, smallest: Instance, device: str, seed: in
         name = f"{smallest.workload.name} with a first dimension of {size}"
         instance = replace(smallest, workload=replace(smallest.workload, name=name), like=like)
         try:
-            found.append(Variant(name, instance, _one_case(problem, instance, device, seed)))
+            found.append(Variant(name, instance, _one_case(problem, instance, domains, first.device.type, seed)))
         except (ReferenceFailed, RuntimeError):
             continue
     return found

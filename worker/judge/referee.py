@@ -125,7 +125,7 @@ class Referee:
                 for exhibit in exhibits.workloads:
                     candidate = Contender(SUBJECT, trial.benches[exhibit.name], SUBJECT)
                     contenders = [candidate, *baselines.contenders(exhibit.name)]
-                    fresh = Fresh(exhibit, exhibits.problem.spec.domains, trial.rng)
+                    fresh = Fresh(exhibit, trial.rng)
                     timings.append(self._timer.time(contenders, exhibit, fresh, trial.rng))
             evaluation.log = runner.log()
             for bench in trial.benches.values():

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from problems.catalog import Precision
+from problems.catalog import Domain, Precision
 from worker.judge import inputs as families
 from worker.judge.numerics import Comparison, Tolerance, compare, degrade, slice_error, tolerance
 from worker.judge.problem import Instance, Problem, call_reference
@@ -106,7 +106,9 @@ class Truth:
         )
 
 
-def prepare_cases(problem: Problem, truth: Truth, device: str, seed: int, count: int) -> list[Case]:
+def prepare_cases(
+    problem: Problem, truth: Truth, domains: Mapping[str, Domain], device: str, seed: int, count: int
+) -> list[Case]:
     """Up to `count` cases of different families, most powerful first; `special` (NaN, infinities) comes last if at all.
 
     A family that lies outside of the reference's domain is left out; with none left, the file's own inputs are used.
@@ -115,14 +117,14 @@ def prepare_cases(problem: Problem, truth: Truth, device: str, seed: int, count:
     instance = truth.instance
     generator = torch.Generator(device=device).manual_seed(seed)
     cases: list[Case] = []
-    for family in families.applicable(instance.arguments, problem.spec.domains, instance.like):
+    for family in families.applicable(instance.arguments, domains, instance.like):
         if len(cases) == count:
             break
         if family == families.OWN:
             drawn = problem.example_inputs(instance, device, seed)
         else:
             drawn = families.draw(
-                instance.like, instance.arguments, problem.spec.domains, instance.workload.params, family, generator
+                instance.like, instance.arguments, domains, instance.workload.params, family, generator
             )
         case = truth.case(family, drawn)
         if case.finite or family == "special":
