@@ -55,8 +55,8 @@ def evaluate(
     sandbox: Annotated[str, typer.Option(help="Weakest sandbox accepted: namespaces, landlock, process.")] = "process",
 ) -> None:
     """Judge candidates on this machine and print what was found."""
-    source, name = _problem(problem)
-    _check_target(target, language)
+    source, name = find_problem(problem)
+    check_target(target, language)
     submissions = [*_from_files(files or []), *(_from_jsonl(candidates) if candidates else [])]
     if not submissions:
         raise UnusableInput(what="nothing to judge: name candidate files, or --candidates FILE.jsonl")
@@ -75,7 +75,7 @@ def evaluate(
         raise typer.Exit(1)
 
 
-def _problem(given: str) -> tuple[str, str]:
+def find_problem(given: str) -> tuple[str, str]:
     """(source, name) of a bundled problem or a file."""
     if given in bundled():
         return bundled()[given].source, given
@@ -84,12 +84,12 @@ def _problem(given: str) -> tuple[str, str]:
         known = ", ".join(sorted(bundled()))
         raise UnusableInput(what=f"--problem {given or '(missing)'}: give a file, or one of {known}")
     try:
-        return outline(_read(path), path.stem).source, path.stem
+        return outline(read_source(path), path.stem).source, path.stem
     except ProblemError as refused:
         raise UnusableInput(what=f"{path}: {refused}") from refused
 
 
-def _check_target(target: str, language: str) -> None:
+def check_target(target: str, language: str) -> None:
     fitting = _LANGUAGES["cpu" if target == "cpu" else "gpu"]
     if language not in fitting:
         raise UnusableInput(what=f"--language {language} does not fit --target {target}: use {' or '.join(fitting)}")
@@ -99,13 +99,13 @@ def _from_files(files: list[Path]) -> Iterator[Submission]:
     for path in files:
         if not path.is_file():
             raise UnusableInput(what=f"{path}: no such file")
-        yield Submission(str(path), _read(path))
+        yield Submission(str(path), read_source(path))
 
 
 def _from_jsonl(path: Path) -> Iterator[Submission]:
     if not path.is_file():
         raise UnusableInput(what=f"{path}: no such file")
-    for number, line in enumerate(_read(path).splitlines(), 1):
+    for number, line in enumerate(read_source(path).splitlines(), 1):
         if not line.strip():
             continue
         try:
@@ -117,7 +117,7 @@ def _from_jsonl(path: Path) -> Iterator[Submission]:
             ) from broken
 
 
-def _read(path: Path) -> str:
+def read_source(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as broken:

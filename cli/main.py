@@ -53,6 +53,7 @@ COMMANDS = {
     "problems": _Lazy("cli.commands.catalog:problems", "List the problems that the service knows by name."),
     "workers": _Lazy("cli.commands.catalog:workers", "List the workers and what they can do."),
     "evaluate": _Lazy("cli.evaluate:evaluate", "Judge candidates here, alone: no database, no network."),
+    "certify": _Lazy("cli.certify:certify", "Judge a finalist here and write its certificate: JSON and a page."),
     "worker": _Lazy("cli.worker:worker", "Run workers against a Postgres and a Redis of your own."),
     "migrate": _Lazy("cli.migrate:migrate", "Bring the database's schema up to date."),
     "health": _Lazy("cli.health:health", "Say whether this machine's workers live, for a container's health check."),

@@ -57,7 +57,7 @@ extern "C" void relu(const float* x, const float* b, float* y, int64_t rows, int
   for (int64_t r = 0; r < rows; r++)
     for (int64_t c = 0; c < cols; c++) {
       float v = x[r * cols + c] + b[c];
-      y[r * cols + c] = v > 0 ? v : 0;
+      y[r * cols + c] = v < 0 ? 0 : v;
     }
   %(extra)s
 }
@@ -137,8 +137,8 @@ def test_an_honest_kernel_passes(parts: RefereeParts, name: str, check: Callable
     [
         (graphs.NAME, graphs.check, "no CUDA graphs"),
         (streams.NAME, streams.check, "no streams"),
-        ("compute-sanitizer memcheck", sanitizers.memcheck, "AddressSanitizer"),
-        ("compute-sanitizer racecheck", sanitizers.racecheck, "watches a GPU"),
+        ("compute-sanitizer memcheck", sanitizers.memcheck, "AddressSanitizer does this"),
+        ("compute-sanitizer racecheck", sanitizers.racecheck, "ThreadSanitizer"),
     ],
 )
 def test_what_needs_a_gpu_says_so_openly_on_a_cpu(

@@ -1,8 +1,8 @@
 """The roofline: ceilings measured on this very device, and where each workload lies below them.
 
 Bytes are those of inputs, parameters and outputs once each; operations are the matrix products that torch's own counter
-finds in the reference (element-wise work counts as none). Both are lower bounds, so a fraction of the speed of light is
-one too; a working set that stays in a cache can exceed 1 of the memory ceiling.
+finds in the reference, and at least one per output element. Both are lower bounds, so a fraction of the speed of light
+is one too; a working set that stays in a cache can exceed 1 of the memory ceiling.
 """
 
 from __future__ import annotations
@@ -33,11 +33,7 @@ def roofline(workloads: list[Exhibit], evaluation: Evaluation, device: str) -> R
     points = [
         _point(exhibit, timed[exhibit.name], bytes_per_s, flops_per_s) for exhibit in workloads if exhibit.name in timed
     ]
-    note = (
-        ""
-        if device != "cpu"
-        else "Caches can hold a whole workload: more than 1 is real there."
-    )
+    note = "" if device != "cpu" else "Caches can hold a whole workload: more than 1 is real there."
     return Roofline(bytes_per_s, flops_per_s, str(dtype).removeprefix("torch."), tuple(points), note)
 
 
@@ -64,11 +60,11 @@ def bytes_of(exhibit: Exhibit) -> int:
 
 
 def flops_of(exhibit: Exhibit) -> int:
-    """Operations of the matrix products in one call of the reference."""
+    """Operations of the matrix products in one call of the reference; at least one per output element."""
     with FlopCounterMode(display=False) as counter:
         inputs = tuple(value.clone() if isinstance(value, torch.Tensor) else value for value in exhibit.instance.like)
         call_reference(exhibit.instance.call, inputs)
-    return int(counter.get_total_flops())
+    return max(int(counter.get_total_flops()), sum(output.numel() for output in exhibit.cases[0].eager))
 
 
 def _point(exhibit: Exhibit, latency_us: float, bytes_per_s: float, flops_per_s: float) -> RoofPoint:

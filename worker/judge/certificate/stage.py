@@ -16,7 +16,6 @@ import torch
 from worker.judge.bench import Workbench
 from worker.judge.certificate.document import Outcome
 from worker.judge.certificate.parts import RefereeParts
-from worker.judge.exhibits import SLOTS
 from worker.judge.report import Evaluation, EvaluationRequest
 from worker.judge.sessions import Runner
 from worker.judge.trial import CONSTRUCT_LIMIT_S, FIRST_RUN_LIMIT_S, SUBJECT, Trial
@@ -25,6 +24,7 @@ from worker.judge.verdict import Fault, Verdict
 from worker.runner import values
 
 _LOAD_LIMIT_S = 150.0
+_SLOTS = 2
 
 
 class NotApplicable(Exception):
@@ -70,7 +70,7 @@ def staged(parts: RefereeParts, request: EvaluationRequest, *, unlimited: bool =
         builds = _recorded_builds(runner)
         message = {"op": "load", "subject": SUBJECT, "source": request.candidate_source, "class": "ModelNew"}
         runner.ask(message | {"compile": None}, _LOAD_LIMIT_S)
-        bench = SystemBench(runner, exhibit.instance, exhibit.cases, parts.device, SLOTS)
+        bench = SystemBench(runner, exhibit.instance, exhibit.cases, parts.device, _SLOTS)
         try:
             bench.construct(SUBJECT, CONSTRUCT_LIMIT_S)
             bench.write(0, 0)

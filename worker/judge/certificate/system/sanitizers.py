@@ -24,6 +24,11 @@ _LIMIT_S = 240.0
 _FOUND, _CANNOT = 86, (Verdict.LAUNCH_ERROR, Verdict.BUILD_ERROR, Verdict.TIMEOUT)
 """The exit code that the tools are told to end with when they found something."""
 _SUMMARY = re.compile(r"(?:ERROR SUMMARY: (\d+) error)|(?:RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) error)")
+_ON_A_CPU = {
+    "memcheck": "compute-sanitizer watches a GPU; on a CPU AddressSanitizer does this",
+    "initcheck": "compute-sanitizer watches a GPU; on a CPU fresh memory was full of NaN in every verified call",
+    "racecheck": "compute-sanitizer watches a GPU; on a CPU ThreadSanitizer takes OpenMP's own barriers for races",
+}
 _DEVICE_ENVIRONMENT = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 """One allocation per tensor, so that an overrun leaves its allocation and is seen."""
 
@@ -65,7 +70,7 @@ def asan(trial: Trial) -> None:
 def _on_device(trial: Trial, tool: str, verdict: Verdict | None) -> None:
     name = f"compute-sanitizer {tool}"
     if trial.device == "cpu":
-        raise NotApplicable("compute-sanitizer watches a GPU; C++ has AddressSanitizer, UBSan and poisoned memory")
+        raise NotApplicable(_ON_A_CPU[tool])
     command = _compute_sanitizer()
     options = ["--tool", tool, "--error-exitcode", str(_FOUND), "--log-file", "report.txt", "--print-limit", "20"]
     answer = _watched(trial, name, [command, *options], _DEVICE_ENVIRONMENT)
