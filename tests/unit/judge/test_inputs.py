@@ -89,6 +89,8 @@ def test_integers_sum_exactly() -> None:
 
 def test_special_values_are_few_and_most_rows_have_none() -> None:
     value = drawn(torch.rand(400, 64), "special")
+    weight = draw((torch.rand(9, 9), torch.rand(9)), ("x", "w"), {}, {}, "special", torch.Generator())[1]
+    assert torch.isfinite(weight).all(), "a NaN in a weight would reach every row"
     assert value.isnan().any() and (value == torch.inf).any() and (value == -torch.inf).any()
     assert (value == torch.finfo(torch.float32).max).any()
     assert ((value == 0) & value.signbit()).any()
