@@ -14,7 +14,8 @@ _TYPE_NAMES = {dict: "a dict", list: "a list", str: "a string", bool: "True or F
 DEVICES = ("cpu", "gpu", "any")
 DOMAINS = ("real", "positive", "unit", "index", "fixed")
 COMPUTE_DTYPES = ("float64", "float32", "float16", "bfloat16")
-SPEC_KEYS = ("summary", "op_family", "workloads", "domains", "precision", "backward")
+SEATS = ("embedding_gradient", "layer", "loss", "none")
+SPEC_KEYS = ("summary", "op_family", "workloads", "domains", "precision", "backward", "seat")
 
 Param = bool | int | float | str | None | tuple["Param", ...]
 """A value of a workload's `params`: what get_inputs and get_init_inputs are called with."""
@@ -64,6 +65,16 @@ class Precision:
 
 
 @dataclass(frozen=True, slots=True)
+class SeatSpec:
+    """Where the operation sits in a transformer that trains. Left out, the judge infers it from shapes."""
+
+    kind: str
+    """"embedding_gradient" (dy, ids, table[, weight] -> dtable[, dweight]), "layer", "loss", or "none": fits none."""
+    workload: str | None = None
+    """The workload at whose sizes to train; None: the judge chooses."""
+
+
+@dataclass(frozen=True, slots=True)
 class Spec:
     """What a problem says about itself. A file without SPEC has one workload, "default", that takes no parameters."""
 
@@ -74,6 +85,7 @@ class Spec:
     """By the name of forward's argument; an argument that is not named is "real", or "index" when it is integer."""
     precision: Precision = Precision()
     backward: bool = False
+    seat: SeatSpec | None = None
 
     def workloads_for(self, hardware: str) -> tuple[Workload, ...]:
         """The workloads judged on `hardware`.
@@ -195,7 +207,9 @@ def read_spec(node: ast.expr) -> tuple[Spec, dict[str, int]]:
         domains=_domains(reader) if "domains" in found else default.domains,
         precision=_precision(reader) if "precision" in found else default.precision,
         backward=reader.flag(("backward",)) if "backward" in found else default.backward,
+        seat=_seat(reader) if "seat" in found else None,
     )
+    _check_seat(reader, spec)
     lines = {f"domains.{name}": literal.line(("domains", name)) for name in spec.domains}
     lines |= {f"workloads.{place}": literal.line(("workloads", place)) for place in range(len(spec.workloads))}
     return spec, lines
@@ -268,3 +282,34 @@ def _precision(reader: _Reader) -> Precision:
         compute=reader.choice((*path, "compute"), COMPUTE_DTYPES) if "compute" in found else "float32",
         tf32=reader.flag((*path, "tf32")) if "tf32" in found else False,
     )
+
+
+def _seat(reader: _Reader) -> SeatSpec:
+    path = ("seat",)
+    found = reader.keys(path, ("kind", "workload"))
+    if "kind" not in found:
+        raise reader.refuse(path, f'SPEC["seat"] has no kind: write "kind": one of {", ".join(SEATS)}')
+    return SeatSpec(
+        kind=reader.choice((*path, "kind"), SEATS),
+        workload=reader.text((*path, "workload")) if "workload" in found else None,
+    )
+
+
+def _check_seat(reader: _Reader, spec: Spec) -> None:
+    if spec.seat is None:
+        return
+    names = [workload.name for workload in spec.workloads]
+    if spec.seat.workload is not None and spec.seat.workload not in names:
+        raise reader.refuse(
+            ("seat", "workload"),
+            f'the seat names the workload "{spec.seat.workload}", which is not one of {", ".join(names)}',
+        )
+    if spec.seat.kind == "loss" and not spec.backward:
+        raise reader.refuse(
+            ("seat", "kind"), 'a loss trains through its gradient: add "backward": True, or use "kind": "none"'
+        )
+    if spec.seat.kind == "embedding_gradient" and spec.backward:
+        raise reader.refuse(
+            ("seat", "kind"),
+            'an embedding gradient is a backward already: write "backward": False, or "kind": "layer" for a layer',
+        )

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from problems._spec import Domain, Param, Precision, ProblemError, Spec, Workload, read_spec
+from problems._spec import Domain, Param, Precision, ProblemError, SeatSpec, Spec, Workload, read_spec
 
 __all__ = [
     "MAX_SOURCE_BYTES",
@@ -26,6 +26,7 @@ __all__ = [
     "Param",
     "Precision",
     "ProblemError",
+    "SeatSpec",
     "Spec",
     "Workload",
     "bundled",

@@ -1,0 +1,73 @@
+"""How often the training-dynamics check turns an honest kernel away: leave-one-out over honest variants.
+
+    python -m benchmarks.dynamics_false_alarms [problem] [workload] [variants] [steps]
+
+Each of the variants (default 20) is judged against six of the others, drawn ten times at random; prints the largest
+distances per optimiser and the share of judgements that fail at several limits. Runs on cuda when there is one.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from problems.catalog import bundled
+from worker.judge.dynamics import statistics
+from worker.judge.dynamics.rehearsal import NULL_RUNS, Rehearsal
+from worker.judge.dynamics.seats import Seat, find_seat
+from worker.judge.dynamics.training import HOT_ROWS
+from worker.judge.problem import Problem, call_reference
+
+_DRAWS, _LIMITS = 10, (3.0, 5.0, 6.0, 8.0, 12.0)
+
+
+def seat(problem: str, workload: str) -> Seat:
+    """The seat of a bundled problem at one workload's sizes."""
+    device = "cuda:0" if torch.cuda.is_available() else "cpu"
+    loaded = Problem(bundled()[problem].source, problem)
+    chosen = next(item for item in loaded.spec.workloads if item.name == workload)
+    instance = loaded.instance(chosen, device, 3)
+    return find_seat(None, instance, instance.like, call_reference(instance.call, instance.like))
+
+
+def false_alarms(rehearsal: Rehearsal, rng: random.Random) -> dict[str, Any]:
+    """Distances of every variant from random sixes of the others."""
+    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in rehearsal.null}
+    start = rehearsal.start["table"][:HOT_ROWS]
+    for name, runs in rehearsal.null.items():
+        for index, run in enumerate(runs):
+            others = [other for place, other in enumerate(runs) if place != index]
+            for _draw in range(_DRAWS):
+                away = statistics.distance(name, run, rng.sample(others, NULL_RUNS), start)
+                found[name].append((away.loss, away.drift, away.norm))
+    return {name: _summary(distances) for name, distances in found.items()}
+
+
+def _summary(distances: Sequence[tuple[float, float, float]]) -> dict[str, Any]:
+    columns = dict(zip(("loss", "drift", "norm"), zip(*distances, strict=True), strict=True))
+    share = {str(limit): sum(max(three) > limit for three in distances) / len(distances) for limit in _LIMITS}
+    return {
+        "largest": {key: round(max(values), 2) for key, values in columns.items()},
+        "median": {key: round(sorted(values)[len(values) // 2], 2) for key, values in columns.items()},
+        "false_alarms_at_limit": share,
+    }
+
+
+def main() -> None:
+    """Print one JSON document."""
+    given = [*sys.argv[1:], *("embedding_grad_rmsnorm_backward", "small", "20", "12")[len(sys.argv) - 1 :]]
+    started = time.monotonic()
+    rehearsal = Rehearsal(seat(given[0], given[1]), 7, steps=int(given[3]), null_runs=int(given[2]))
+    answer = {"problem": given[0], "workload": given[1], "variants": int(given[2]), "steps": int(given[3])}
+    answer |= {"optimisers": false_alarms(rehearsal, random.Random(1)), "wall_s": round(time.monotonic() - started, 1)}
+    sys.stdout.write(json.dumps(answer, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""The check of a finalist: find the problem's seat, train with the candidate in it, compare, say why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from worker.judge.bench import Workbench
+from worker.judge.dynamics.rehearsal import Rehearsal
+from worker.judge.dynamics.report import DynamicsReport
+from worker.judge.dynamics.seats import NoSeat, Operation, Seat, find_seat
+from worker.judge.dynamics.statistics import LIMITS
+from worker.judge.exhibits import Exhibit, Exhibits
+from worker.judge.trial import CONSTRUCT_LIMIT_S, FIRST_RUN_LIMIT_S, SUBJECT, Trial
+from worker.judge.verdict import Verdict
+
+NAME = "training dynamics"
+_MAX_BYTES = {"cpu": 64 << 20, "cuda": 512 << 20}
+"""Inputs of the workload that is trained on."""
+
+
+def rehearse(exhibits: Exhibits, seed: int, steps: int | None = None) -> Rehearsal:
+    """The honest runs for a problem; keep them for its next finalist. Raises NoSeat when it fits no transformer."""
+    return Rehearsal(seat_of(exhibits), seed, steps=steps)
+
+
+def seat_of(exhibits: Exhibits) -> Seat:
+    """The seat at the sizes of the workload that says most: 16-bit types first, then the smallest. Raises NoSeat."""
+    declared = exhibits.problem.spec.seat
+    if declared is not None and declared.kind == "none":
+        raise NoSeat("the problem says that it fits none")
+    reason = "every workload is too large to train with"
+    for exhibit in sorted(exhibits.workloads, key=_preference):
+        named = declared is not None and declared.workload is not None
+        if named and declared is not None and exhibit.name != declared.workload:
+            continue
+        if exhibit.input_bytes > _MAX_BYTES[torch.device(exhibits.device).type]:
+            continue
+        case = exhibit.cases[0]
+        try:
+            return find_seat(declared.kind if declared else None, exhibit.instance, case.inputs, case.eager)
+        except NoSeat as missing:
+            reason = str(missing)
+    raise NoSeat(reason)
+
+
+def _preference(exhibit: Exhibit) -> tuple[int, int]:
+    floats = [v.dtype.itemsize for v in exhibit.instance.like if isinstance(v, torch.Tensor) and v.is_floating_point()]
+    return min(floats, default=8), exhibit.input_bytes
+
+
+def check(trial: Trial, rehearsal: Rehearsal) -> DynamicsReport:
+    """Train with the candidate. Records one row per optimiser and one for the bias; raises Fault when it fails."""
+    exhibit = next(each for each in trial.exhibits.workloads if each.instance is rehearsal.seat.instance)
+    bench = Workbench(
+        trial.runner, exhibit.instance, exhibit.cases[:1], trial.device, 1, name=f"{exhibit.name}/dynamics"
+    )
+    try:
+        bench.construct(SUBJECT, CONSTRUCT_LIMIT_S)
+        report = rehearsal.judge(_called(bench, FIRST_RUN_LIMIT_S[trial.request.language]))
+    finally:
+        bench.close()
+    _record(trial, report)
+    if not report.passed:
+        raise trial.refuse(NAME, Verdict.INCORRECT, report.sentence)
+    trial.record(NAME, True, report.sentence)
+    return report
+
+
+def not_applicable(trial: Trial, missing: NoSeat) -> None:
+    """Say openly that this problem was not trained with, and why."""
+    trial.record(NAME, True, f"not applicable: {missing}", outcome="not applicable")
+
+
+def _called(bench: Workbench, limit_s: float) -> Operation:
+    def operation(arguments: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+        bench.put(0, arguments)
+        return bench.run(SUBJECT, 0, limit_s)
+
+    return operation
+
+
+def _record(trial: Trial, report: DynamicsReport) -> None:
+    for found in report.distances:
+        figures: dict[str, float | str] = {
+            "statistic": max(found.loss / LIMITS["loss"], found.drift / LIMITS["drift"], found.norm / LIMITS["norm"]),
+            "threshold": 1.0,
+            "unit": "of its limit",
+            "loss_sd": found.loss,
+            "drift_sd": found.drift,
+            "gradient_norm_sd": found.norm,
+        }
+        trial.record(f"{NAME}: {found.optimiser}", found.passed, "", **figures)
+    bias = report.bias
+    trial.record(f"{NAME}: gradient bias", bias.passed, "", statistic=bias.beta, threshold=bias.limit)

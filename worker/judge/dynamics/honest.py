@@ -1,0 +1,137 @@
+"""Honest ways to compute the same operation: what a candidate's training is compared with.
+
+They differ by what honest kernels differ in and by nothing else: the order of summation (rows permuted, summed in
+chunks), the width of the arithmetic (fp32, fp64, the reference as it is), and unbiased rounding.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+
+from worker.judge.dynamics.seats import Operation, Seat
+from worker.judge.problem import call_reference
+
+ROUNDING = {torch.float64: 2.0**-50, torch.float32: 2.0**-20, torch.float16: 2.0**-12, torch.bfloat16: 2.0**-9}
+"""Relative rounding noise of an honest kernel by its output's type: 16 fp32 units, or half a unit of a 16-bit type (the
+same floors below which the judge's numerics never put an accept anchor)."""
+
+
+def honest_operations(seat: Seat, count: int, seed: int) -> list[Operation]:
+    """`count` of them, all different; the same ones for the same seed."""
+    made: list[Operation] = [_rounded(seat, torch.float32)]
+    while len(made) < count:
+        turn = len(made)
+        if seat.kind == "embedding_gradient" and turn % 3 == 1:
+            made.append(_permuted(seat, seed + turn))
+        elif seat.kind == "embedding_gradient" and turn % 3 == 2:
+            made.append(_chunked(seat, 2 + turn))
+        else:
+            made.append(_jittered(seat, seed + turn))
+    return made
+
+
+def exactly(seat: Seat, dtype: torch.dtype) -> Operation:
+    """The reference with every float input and parameter widened to `dtype`, its outputs not rounded back."""
+    model = copy.deepcopy(seat.instance.model).to(dtype)
+    call = seat.instance.callable(model)
+
+    def operation(arguments: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+        wide = tuple(
+            value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+            for value in arguments
+        )
+        return call_reference(call, wide)
+
+    return operation
+
+
+def _cast(seat: Seat, outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    return tuple(output.to(like.dtype) for output, like in zip(outputs, seat.outputs, strict=True))
+
+
+def _rounded(seat: Seat, dtype: torch.dtype) -> Operation:
+    wide = exactly(seat, dtype)
+    return lambda arguments: _cast(seat, wide(arguments))
+
+
+def _jittered(seat: Seat, seed: int) -> Operation:
+    """fp32 results with unbiased relative noise of an honest kernel's size."""
+    wide = exactly(seat, torch.float32)
+    generator = torch.Generator(device=seat.outputs[0].device).manual_seed(seed)
+
+    def operation(arguments: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+        noisy = []
+        for output, like in zip(wide(arguments), seat.outputs, strict=True):
+            noise = torch.randn(output.shape, generator=generator, device=output.device)
+            noisy.append(output * (1 + ROUNDING.get(like.dtype, 0.0) * noise))
+        return _cast(seat, tuple(noisy))
+
+    return operation
+
+
+def _permuted(seat: Seat, seed: int) -> Operation:
+    """An embedding gradient over its tokens in another order."""
+    wide = exactly(seat, torch.float32)
+    generator = torch.Generator().manual_seed(seed)
+
+    def operation(arguments: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+        order = torch.randperm(seat.tokens, generator=generator).to(seat.outputs[0].device)
+        return _cast(seat, wide(_tokens_taken(seat, arguments, order, seat.tokens)))
+
+    return operation
+
+
+def _chunked(seat: Seat, chunks: int) -> Operation:
+    """An embedding gradient summed over chunks of its tokens."""
+    wide = exactly(seat, torch.float32)
+
+    def operation(arguments: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+        parts = torch.arange(seat.tokens, device=seat.outputs[0].device).chunk(chunks)
+        sums = [wide(_tokens_taken(seat, arguments, part, seat.tokens)) for part in parts]
+        return _cast(seat, tuple(torch.stack(terms).sum(0) for terms in zip(*sums, strict=True)))
+
+    return operation
+
+
+def _tokens_taken(seat: Seat, arguments: tuple[Any, ...], which: torch.Tensor, tokens: int) -> tuple[Any, ...]:
+    """The arguments of an embedding gradient for some of its tokens, padded with zero gradients to the seat's size."""
+    dy, ids = seat.streams[:2]
+    taken = list(arguments)
+    for place in (dy, ids):
+        value: torch.Tensor = arguments[place]
+        rows = value.reshape(tokens, -1)
+        kept = torch.zeros_like(rows)
+        kept[: len(which)] = rows[which]
+        taken[place] = kept.reshape(value.shape)
+    return tuple(taken)
+
+
+def accumulated_in(seat: Seat, arguments: tuple[Any, ...], dtype: torch.dtype) -> torch.Tensor:
+    """What the gradient of the table would be with running sums kept in `dtype`, to name the cause of a deviation."""
+    dy, ids, table, *gain = [arguments[place] for place in seat.streams]
+    rows = table.float()[ids.reshape(-1)].requires_grad_()
+    with torch.enable_grad():
+        result = rows
+        if gain:
+            result = rows * torch.rsqrt(rows.square().mean(-1, keepdim=True) + seat.epsilon) * gain[0].float()
+        (each,) = torch.autograd.grad(result, rows, dy.float().reshape(result.shape))
+    return _running_sums(each, ids.reshape(-1).long(), table.shape[0], dtype).float()
+
+
+def _running_sums(terms: torch.Tensor, ids: torch.Tensor, rows: int, dtype: torch.dtype) -> torch.Tensor:
+    """(rows, width): per row, terms added one after the other in `dtype`, the k-th terms of all rows at once; torch's
+    own index_add_ widens inside, so it cannot show this."""
+    order = torch.argsort(ids, stable=True)
+    sorted_ids, sorted_terms = ids[order], terms[order].to(dtype)
+    places = torch.arange(len(ids), device=ids.device)
+    starts = torch.searchsorted(sorted_ids, torch.arange(rows, device=ids.device))
+    turn = places - starts[sorted_ids]
+    by_turn = torch.argsort(turn, stable=True)
+    sums = torch.zeros(rows, terms.shape[1], dtype=dtype, device=ids.device)
+    for part in torch.split(by_turn, torch.bincount(turn).tolist()):
+        at = sorted_ids[part]
+        sums[at] = sums[at] + sorted_terms[part]
+    return sums

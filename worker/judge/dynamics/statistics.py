@@ -1,0 +1,134 @@
+"""Is this run one of the honest ones? Distances from a null distribution of runs that differ by reduction order alone.
+
+Per optimiser, with mean and spread (sd) over the null runs, each floored where honest runs agree to the last bit:
+
+    loss     max over steps t of |L_c(t) - mean L_0(t)| / sd_0(t), sd_0 never falling from one step to the next
+    drift    max over the hottest rows r of ||W_c - mean W_0||_r / sd_0,r, both after the last step
+    norm     max over steps of |ln(n_c(t) / mean n_0(t))| / sd of ln n_0(t)
+
+and over the first optimiser's run, at its first, middle and last step, against fp64:
+
+    bias     max over slices g of |sum <e, y>_g / sum <y, y>_g|: noise averages out of it, lost gradients do not
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from worker.judge.dynamics.training import Run
+
+LIMITS = {"loss": 8.0, "drift": 8.0, "norm": 8.0}
+"""In standard deviations of the null."""
+_FLOOR = 2.0**-20
+"""Relative: 16 units of fp32, what an honest kernel's sums differ by; a loss is read no finer than that."""
+BIAS_FACTOR = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """One optimiser: how far a run lies from the null."""
+
+    optimiser: str
+    loss: float
+    drift: float
+    norm: float
+    left_at: int | None
+    """The first step (from 1) whose loss is outside the band."""
+    null_low: tuple[float, ...]
+    null_high: tuple[float, ...]
+    """The band of honest losses, per step."""
+    losses: tuple[float, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every statistic is within its limit."""
+        return self.loss <= LIMITS["loss"] and self.drift <= LIMITS["drift"] and self.norm <= LIMITS["norm"]
+
+
+def distance(optimiser: str, run: Run, null: Sequence[Run], start_rows: torch.Tensor) -> Distance:
+    """`run` against the null runs. A run that stops early or is not finite is infinitely far away.
+
+    `start_rows` are the hot rows before training, (rows, width).
+    """
+    losses = torch.tensor([each.losses for each in null], dtype=torch.float64)
+    mean, spread = losses.mean(0), _spread(losses)
+    band = torch.cummax(torch.maximum(spread, _FLOOR * mean.abs()), 0).values
+    apart = _apart(run.losses, mean, band)
+    outside = (apart > LIMITS["loss"]).nonzero()
+    norms = torch.tensor([each.norms for each in null], dtype=torch.float64).log()
+    logs = [math.log(norm) if 0 < norm < math.inf else math.inf for norm in run.norms]
+    norm_band = torch.cummax(_spread(norms).clamp_min(_FLOOR), 0).values
+    return Distance(
+        optimiser,
+        loss=float(apart.max()),
+        drift=_drift(run, null, start_rows),
+        norm=float(_apart(logs, norms.mean(0), norm_band).max()),
+        left_at=int(outside[0]) + 1 if len(outside) else None,
+        null_low=tuple((mean - LIMITS["loss"] * band).tolist()),
+        null_high=tuple((mean + LIMITS["loss"] * band).tolist()),
+        losses=tuple(run.losses),
+    )
+
+
+def _spread(samples: torch.Tensor) -> torch.Tensor:
+    """Standard deviation over the first dimension, for predicting one more sample of so few."""
+    return samples.std(0) * math.sqrt(1 + 1 / len(samples))
+
+
+def _apart(values: Sequence[float], mean: torch.Tensor, band: torch.Tensor) -> torch.Tensor:
+    apart = (torch.tensor(values, dtype=torch.float64) - mean).abs() / band
+    return torch.nan_to_num(apart, nan=math.inf, posinf=math.inf)
+
+
+def _drift(run: Run, null: Sequence[Run], start_rows: torch.Tensor) -> float:
+    rows = torch.stack([each.hot_rows for each in null]).double()
+    mean = rows.mean(0)
+    spread = (rows - mean).norm(dim=-1).square().sum(0).div(len(null) - 1).sqrt() * math.sqrt(1 + 1 / len(null))
+    floor = _FLOOR * torch.maximum(mean.norm(dim=-1), (mean - start_rows.double()).norm(dim=-1))
+    apart = (run.hot_rows.double() - mean).norm(dim=-1) / torch.maximum(spread, floor).clamp_min(1e-30)
+    return float(torch.nan_to_num(apart, nan=math.inf, posinf=math.inf).max())
+
+
+@dataclass(slots=True)
+class Bias:
+    """Sums of <e, y>, <y, y> and <e, e> over sampled steps, per slice."""
+
+    ey: torch.Tensor
+    yy: torch.Tensor
+    ee: torch.Tensor
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> Bias:
+        """From (output, fp64 truth) of each sampled step, both (slices, elements)."""
+        errors = [(output.double() - truth, truth) for output, truth in pairs]
+        return cls(
+            ey=torch.stack([(error * truth).sum(1) for error, truth in errors]).sum(0),
+            yy=torch.stack([truth.square().sum(1) for _error, truth in errors]).sum(0),
+            ee=torch.stack([error.square().sum(1) for error, _truth in errors]).sum(0),
+        )
+
+    @property
+    def per_slice(self) -> torch.Tensor:
+        """beta: -0.62 where a slice receives 38 % of what it should. Slices that are next to nothing count as 0."""
+        known = self.yy > 1e-6 * self.yy.max()
+        return torch.where(known, self.ey / self.yy.clamp_min(1e-300), 0.0)
+
+    @property
+    def error_per_slice(self) -> torch.Tensor:
+        """Relative root mean square error."""
+        known = self.yy > 1e-6 * self.yy.max()
+        return torch.where(known, (self.ee / self.yy.clamp_min(1e-300)).sqrt(), 0.0)
+
+    @property
+    def worst(self) -> float:
+        """The largest |beta|; infinite where something is not finite."""
+        return float(torch.nan_to_num(self.per_slice.abs(), nan=math.inf, posinf=math.inf).max())
+
+
+def bias_limit(honest: Sequence[Bias], rounding: float) -> float:
+    """What a kernel may be biased by: eight times the worst honest variant, and never less than its type's rounding."""
+    return max(BIAS_FACTOR * max(each.worst for each in honest), rounding)
