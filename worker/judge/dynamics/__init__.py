@@ -6,7 +6,7 @@ over steps (a gradient that is always a little too small, a row that never moves
 
     text          Zipf-distributed tokens
     model         the transformer        optimisers   SGD, momentum, AdamW, Adafactor
-    seats         where a problem's operation sits
+    seats         where a problem's operation sits             seating   and how it is called there
     honest        variants of it that differ by reduction order
     rehearsal     their runs: the null distribution
     statistics    how far a run lies from it

@@ -16,6 +16,7 @@ from worker.judge.dynamics.honest import ROUNDING, accumulated_in, exactly, hone
 from worker.judge.dynamics.model import Weights, initial_weights
 from worker.judge.dynamics.optimisers import OPTIMISERS
 from worker.judge.dynamics.report import BiasFound, DynamicsReport
+from worker.judge.dynamics.seating import fill
 from worker.judge.dynamics.seats import Operation, Seat
 from worker.judge.dynamics.statistics import Bias, Distance, bias_limit, distance
 from worker.judge.dynamics.text import labels_of, zipf_tokens
@@ -50,7 +51,7 @@ class Rehearsal:
         with _one_thread():
             self.steps = steps or self._affordable(null_runs)
             self.null = {
-                name: [train(seat.fill(each), self.start, make(), self.batches()) for each in self.operations]
+                name: [train(fill(seat, each), self.start, make(), self.batches()) for each in self.operations]
                 for name, make in OPTIMISERS.items()
             }
 
@@ -69,7 +70,7 @@ class Rehearsal:
         distances: list[Distance] = []
         with _one_thread():
             for name, make in OPTIMISERS.items():
-                run = train(self.seat.fill(tape if not distances else operation), self.start, make(), self.batches())
+                run = train(fill(self.seat, tape if not distances else operation), self.start, make(), self.batches())
                 distances.append(self.distance(name, run))
         return DynamicsReport(
             seat=self.seat.kind,
@@ -93,7 +94,7 @@ class Rehearsal:
     def _affordable(self, null_runs: int) -> int:
         """Steps that fit the budget, by the second of two steps of the reference."""
         self.steps = 2
-        model = self.seat.fill(self.operations[0])
+        model = fill(self.seat, self.operations[0])
         training = Training(model, self.start, next(iter(OPTIMISERS.values()))())
         for batch in self.batches():
             started = self._clock()

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from worker.judge.dynamics.model import Shape, Transformer, Weights
+from worker.judge.dynamics.model import Shape
 from worker.judge.problem import Instance
 
 Operation = Callable[[tuple[Any, ...]], tuple[torch.Tensor, ...]]
@@ -89,14 +89,6 @@ class Seat:
             width, _VOCABULARY, width, classes=_MAX_CLASSES, seat_width=features, seat_inputs=len(self.streams)
         )
 
-    def fill(self, operation: Operation) -> Transformer:
-        """The model with `operation` in the seat."""
-        if self.kind == "embedding_gradient":
-            return Transformer(self.dtype, embed=lambda masters, tokens: _embed(self, operation, masters, tokens))
-        if self.kind == "loss":
-            return Transformer(self.dtype, loss=lambda logits, labels: _loss(self, operation, logits, labels))
-        return Transformer(self.dtype, layer=lambda weights, stream: _layer(self, operation, weights, stream))
-
     def with_streams(self, values: list[torch.Tensor]) -> list[Any]:
         """The argument list with what the model provides put in: cast, and padded with zeros to the seat's size."""
         arguments = list(self.inputs)
@@ -121,7 +113,7 @@ class Seat:
         """The gradient of forward's input `place` among a call's outputs: they follow forward's own outputs, one per
         float input."""
         own = self.inputs[: self.instance.forward_inputs]
-        floats = [index for index, value in enumerate(own) if _is_float(value)]
+        floats = [index for index, value in enumerate(own) if is_float(value)]
         results = len(outputs) - len(floats) - len(self.instance.parameters)
         return outputs[results + floats.index(place)]
 
@@ -144,9 +136,9 @@ def find_seat(kind: str | None, instance: Instance, inputs: tuple[Any, ...], out
 
 def _find_embedding(instance: Instance, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> Seat:
     """Roles by shape; where dy and the table are of one shape, both ways are tried against the reference's values."""
-    floats = [place for place, value in enumerate(inputs) if _is_float(value)]
+    floats = [place for place, value in enumerate(inputs) if is_float(value)]
     ids = [place for place, value in enumerate(inputs) if isinstance(value, torch.Tensor) and place not in floats]
-    if len(ids) != 1 or instance.backward or outputs[0].dim() != 2 or not _is_float(outputs[0]):
+    if len(ids) != 1 or instance.backward or outputs[0].dim() != 2 or not is_float(outputs[0]):
         raise NoSeat("it is no embedding gradient: forward takes no (dy, ids, table) with the gradient of the table")
     width = outputs[0].shape[1]
     gain = [place for place in floats if inputs[place].shape == (width,)]
@@ -164,7 +156,7 @@ def _find_embedding(instance: Instance, inputs: tuple[Any, ...], outputs: tuple[
 
 def _with_epsilon(seat: Seat) -> Seat | None:
     """The seat whose forward is the one that the reference is the gradient of, if one is."""
-    arguments = [value.double() if _is_float(value) else value for value in seat.inputs]
+    arguments = [value.double() if is_float(value) else value for value in seat.inputs]
     own = getattr(seat.instance.model, "eps", None)
     for epsilon in (own, *_EPSILONS) if isinstance(own, float) else _EPSILONS:
         found = Seat(seat.kind, seat.instance, seat.inputs, seat.outputs, seat.streams, epsilon)
@@ -192,8 +184,8 @@ def embedding_forward(seat: Seat, table: torch.Tensor, gain: torch.Tensor | None
 
 def _find_layer(instance: Instance, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> Seat:
     own = inputs[: instance.forward_inputs]
-    floats = [place for place, value in enumerate(own) if _is_float(value)]
-    if not floats or not _is_float(outputs[0]) or inputs[floats[0]].shape != outputs[0].shape:
+    floats = [place for place, value in enumerate(own) if is_float(value)]
+    if not floats or not is_float(outputs[0]) or inputs[floats[0]].shape != outputs[0].shape:
         raise NoSeat("it is no layer: forward's first float input and first output differ in shape")
     first = inputs[floats[0]]
     if first.dim() < 2:
@@ -207,7 +199,7 @@ def _find_loss(instance: Instance, inputs: tuple[Any, ...], outputs: tuple[torch
     if len(own) != 2 or not instance.backward or outputs[0].numel() != 1:
         raise NoSeat("it is no loss: a loss takes (logits, target), returns one number, and has a backward")
     logits, target = own
-    rows = _is_float(logits) and logits.dim() == 2 and isinstance(target, torch.Tensor)
+    rows = is_float(logits) and logits.dim() == 2 and isinstance(target, torch.Tensor)
     if not rows or target.is_floating_point() or target.numel() != logits.shape[0]:
         raise NoSeat("it is no loss: it does not take (rows, classes) logits and one class per row")
     return Seat("loss", instance, inputs, outputs, (0, 1))
@@ -216,88 +208,5 @@ def _find_loss(instance: Instance, inputs: tuple[Any, ...], outputs: tuple[torch
 _FINDERS = {"embedding_gradient": _find_embedding, "layer": _find_layer, "loss": _find_loss}
 
 
-def _is_float(value: Any) -> bool:
+def is_float(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
-
-
-# --- the seats as autograd functions ---------------------------------------------------------------------------------
-
-
-class _EmbeddingGradient(torch.autograd.Function):
-    """The embedding's forward is the judge's; its backward is one call of the operation."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, table: torch.Tensor, gain: torch.Tensor, tokens: torch.Tensor, seat: Seat, operation: Operation
-    ) -> torch.Tensor:
-        ctx.seat, ctx.operation = seat, operation
-        ctx.save_for_backward(table, gain, tokens)
-        scale = gain if len(seat.streams) > 3 else None
-        return embedding_forward(seat, table.to(seat.dtype).float(), scale, tokens)
-
-    @staticmethod
-    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        table, gain, tokens = ctx.saved_tensors
-        provided = [dy, tokens, table, gain][: len(ctx.seat.streams)]
-        outputs = ctx.operation(tuple(ctx.seat.with_streams(provided)))
-        dgain = outputs[1].float() if len(outputs) > 1 else None
-        return outputs[0].float(), dgain, None, None, None
-
-
-def _embed(seat: Seat, operation: Operation, masters: Weights, tokens: torch.Tensor) -> torch.Tensor:
-    found: torch.Tensor = _EmbeddingGradient.apply(masters["table"], masters["table_gain"], tokens, seat, operation)
-    return found
-
-
-class _Call(torch.autograd.Function):
-    """Forward is a call with zero cotangents, backward a call with the true one. Takes the streams, returns the first
-    output."""
-
-    @staticmethod
-    def forward(ctx: Any, seat: Seat, operation: Operation, *streams: torch.Tensor) -> torch.Tensor:
-        ctx.seat, ctx.operation = seat, operation
-        ctx.save_for_backward(*streams)
-        outputs = operation(seat.cotangents(seat.with_streams(list(streams)), None))
-        return outputs[0].float()
-
-    @staticmethod
-    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        seat, streams = ctx.seat, ctx.saved_tensors
-        arguments = seat.cotangents(seat.with_streams(list(streams)), dy)
-        outputs = ctx.operation(arguments) if seat.instance.backward else _gradients_by_reference(seat, arguments, dy)
-        found: list[torch.Tensor | None] = []
-        for place, stream in zip(seat.streams, streams, strict=True):
-            if not stream.is_floating_point():
-                found.append(None)
-                continue
-            gradient = seat.gradient_of(place, outputs).reshape(-1)[: stream.numel()]
-            found.append(gradient.reshape(stream.shape).to(stream.dtype))
-        return (None, None, *found)
-
-
-def _gradients_by_reference(seat: Seat, arguments: tuple[Any, ...], dy: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """A call's outputs and gradients for a problem that has only a forward: the reference's own."""
-    leaves = [value.detach().clone().requires_grad_() if _is_float(value) else value for value in arguments]
-    floats = [leaf for leaf in leaves if _is_float(leaf)]
-    with torch.enable_grad():
-        result = seat.instance.model(*leaves)
-    first = result[0] if isinstance(result, tuple | list) else result
-    flat = F.pad(dy.to(first.dtype).reshape(-1), (0, first.numel() - dy.numel()))
-    gradients = torch.autograd.grad(first, floats, flat.reshape(first.shape), allow_unused=True)
-    return tuple(
-        torch.zeros_like(leaf) if gradient is None else gradient
-        for leaf, gradient in zip(floats, gradients, strict=True)
-    )
-
-
-def _layer(seat: Seat, operation: Operation, weights: Weights, stream: torch.Tensor) -> torch.Tensor:
-    inputs = [stream @ weights[f"seat_in{place}"] for place in range(len(seat.streams))]
-    result: torch.Tensor = _Call.apply(seat, operation, *inputs)  # type: ignore[no-untyped-call]
-    rows = stream.shape[0] * stream.shape[1]
-    wide = result.reshape(-1, result.shape[-1])[:rows].reshape(*stream.shape[:2], -1)
-    return wide.to(stream.dtype) @ weights["seat_out"]
-
-
-def _loss(seat: Seat, operation: Operation, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    result: torch.Tensor = _Call.apply(seat, operation, logits, labels)  # type: ignore[no-untyped-call]
-    return result.reshape(())
