@@ -6,27 +6,17 @@ The flawed ones compute right values when they are called plainly: only the syst
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
-from worker.judge.builder import make_builder
-from worker.judge.certificate.certify import SystemReport, _run
+from tests.support.finalist import means
+from tests.support.finalist import outcome as outcome_on
 from worker.judge.certificate.document import Outcome
-from worker.judge.certificate.layers import row
 from worker.judge.certificate.parts import RefereeParts
 from worker.judge.certificate.system import alive, autocast, compiled, graphs, leak, sanitizers, streams
-from worker.judge.exhibits import Exhibits
-from worker.judge.lease import DeviceLease
-from worker.judge.problem import Problem
-from worker.judge.report import Evaluation, EvaluationRequest
-from worker.judge.sessions import Runner, Zygote, runner_environment, zygote_environment
 from worker.judge.trial import Trial
 from worker.judge.verdict import Verdict
-from worker.runner import sandbox
 
-ROOT = Path(__file__).resolve().parents[3]
 PROBLEM = """
 import torch
 from torch import nn
@@ -84,36 +74,14 @@ def candidate(extra: str = "", before: str = "", after: str = "") -> str:
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeParts]:
-    home = tmp_path_factory.mktemp("home")
-    zygote = Zygote(zygote_environment(ROOT))
-    (home / "build").mkdir()
-    builder = make_builder(home / "build", on_gpu=False)
-
-    @contextmanager
-    def runner(unlimited: bool) -> Iterator[Runner]:
-        limits = sandbox.Limits(memory_bytes=3 << 30, address_space_bytes=None if unlimited else 11 << 30)
-        readable = (*sandbox.python_folders(), str(home / "build"))
-        started = zygote.spawn(sandbox.Confinement(zygote.level, limits, readable), runner_environment(2, gpu=False))
-        started.build = builder
-        try:
-            yield started
-        finally:
-            started.close()
-
-    exhibits = Exhibits(Problem(PROBLEM, "relu"), "cpu", "cpu", seed=5)
-    yield RefereeParts("cpu", exhibits, DeviceLease(home / "run", "cpu"), runner, lambda: Evaluation("again"))
-    zygote.close()
+    with means(tmp_path_factory.mktemp("home"), PROBLEM, "cpu") as ready:
+        yield ready
 
 
 def outcome(
-    parts: RefereeParts, name: str, check: Callable[[Trial], None], source: str, language: str = "cpp"
+    parts: RefereeParts, name: str, check: Callable[[Trial], None], source: str
 ) -> tuple[Outcome, str, Verdict]:
-    """(outcome, detail, verdict of the report) of one system check."""
-    report = SystemReport()
-    _run(parts, EvaluationRequest("c", source, "relu", PROBLEM, "cpu", language), name, check, report)
-    (found,) = (row(item) for item in report.rows)
-    assert found.name == f"system: {name}"
-    return found.outcome, found.detail, report.verdict
+    return outcome_on(parts, name, check, source, "cpp")
 
 
 ASAN = "AddressSanitizer and UBSan"

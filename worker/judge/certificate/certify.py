@@ -87,7 +87,7 @@ def examine(parts: RefereeParts, request: EvaluationRequest, evaluation: Evaluat
     """Every system check. A failed one does not stop the others: the report is for people who will mend the kernel."""
     report = SystemReport()
     for name, check in CHECKS:
-        _run(parts, request, name, check, report)
+        run_check(parts, request, name, check, report)
     report.again = parts.again()
     report.rows += [_system(row) for row in fresh.compare(evaluation, report.again)]
     if report.again.verdict not in (Verdict.OK, Verdict.INFRA_ERROR):
@@ -95,13 +95,14 @@ def examine(parts: RefereeParts, request: EvaluationRequest, evaluation: Evaluat
     return report
 
 
-def _run(
+def run_check(
     parts: RefereeParts,
     request: EvaluationRequest,
     name: str,
     check: Callable[[Trial], None],
     report: SystemReport,
 ) -> None:
+    """One check in a runner of its own; its rows and its reason to refuse go into the report."""
     rows: list[Check] = []
     try:
         with staged(parts, request, unlimited=name == _ASAN) as trial:

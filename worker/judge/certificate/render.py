@@ -7,6 +7,7 @@ Needs the standard library only, and trusts no text in the document: candidates,
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 from pathlib import Path
 from string import Template
@@ -34,7 +35,7 @@ def render(document: Mapping[str, Any]) -> str:
         ("roofline", "Speed of light", sections.roofline(document)),
         ("training", "Training", sections.training(document)),
         ("system", "System checks", sections.system(document)),
-        ("checks", "All checks", sections.checks(document)),
+        ("checks", "Checks of the judgement", sections.checks(document)),
         ("environment", "Environment and provenance", sections.environment(document)),
         ("source", "Source", sections.source(document)),
     ]
@@ -87,9 +88,8 @@ def _facts(document: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         against = "over each workload's fastest baseline"
         facts.append(("Speedup", f"{number(timing['speedup']):.2f}x", f"{low:.2f} to {high:.2f} (95 %), {against}"))
         times = [number(row["latency_us"]) for row in timing["workloads"]]
-        many = f"median, {len(times)} workload{'s' if len(times) > 1 else ''}"
-        span = duration(min(times)) if len(times) == 1 else f"{duration(min(times))} – {duration(max(times))}"
-        facts.append(("Time a call", span, many))
+        many = "median" if len(times) == 1 else f"geometric mean of {len(times)} workloads' medians"
+        facts.append(("Time a call", duration(statistics.geometric_mean(times)), many))
     rows = [row for layer in document["layers"] for row in layer["rows"]]
     made = [row for row in rows if row["outcome"] != "not applicable"]
     passed = sum(row["outcome"] == "passed" for row in made)

@@ -140,15 +140,12 @@ def _training_run(run: Mapping[str, Any]) -> str:
 def system(document: Mapping[str, Any]) -> str:
     """What only a finalist is put through, each with its outcome in words."""
     rows = [row for layer in document["layers"] if layer["id"] == "system" for row in layer["rows"]]
-    body = [[row["name"].removeprefix("system: "), _state(row), row["detail"]] for row in rows]
-    if not body:
-        return ""
-    return _table(["check", "outcome", "what was found"], body)
+    return _rows_table(rows) if rows else ""
 
 
 def checks(document: Mapping[str, Any]) -> str:
-    """Every check by layer, folded; a layer with something to see is open."""
-    return "".join(_layer(layer) for layer in document["layers"])
+    """Every check of the judgement by layer, folded; a layer with something to see is open."""
+    return "".join(_layer(layer) for layer in document["layers"] if layer["id"] != "system")
 
 
 def _layer(layer: Mapping[str, Any]) -> str:
@@ -158,13 +155,19 @@ def _layer(layer: Mapping[str, Any]) -> str:
     is_open = " open" if any(row["outcome"] in ("failed", "reservation") for row in rows) else ""
     tone = "good" if passed == len(made) else "bad" if any(row["outcome"] == "failed" for row in rows) else "warn"
     count = f"{passed} of {len(made)} passed" if made else "not applicable"
-    body = [[row["name"], _state(row), _figure(row), _limit(row), row["detail"] or _rest(row)] for row in rows]
-    table = _table(["check", "outcome", "statistic", "threshold", "detail"], body, numeric=(2, 3))
     head = f"<b>{clean(layer['title'])}</b> <span class='note'>{clean(layer['catches'])}</span>"
     return (
         f'<details class="layer"{is_open}><summary>{head} <span class="count {tone}">{count}</span></summary>'
-        f"{table}</details>"
+        f"{_rows_table(rows)}</details>"
     )
+
+
+def _rows_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    body = [
+        [row["name"].removeprefix("system: "), _state(row), _figure(row), _limit(row), row["detail"] or _rest(row)]
+        for row in rows
+    ]
+    return _table(["check", "outcome", "statistic", "threshold", "detail"], body, numeric=(2, 3))
 
 
 def environment(document: Mapping[str, Any]) -> str:

@@ -29,6 +29,8 @@ _ON_A_CPU = {
     "initcheck": "compute-sanitizer watches a GPU; on a CPU fresh memory was full of NaN in every verified call",
     "racecheck": "compute-sanitizer watches a GPU; on a CPU ThreadSanitizer takes OpenMP's own barriers for races",
 }
+_PADDING_BYTES = 4096
+"""Between device allocations, which otherwise may touch: the first element behind a tensor would be the next one's."""
 _DEVICE_ENVIRONMENT = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 """One allocation per tensor, so that an overrun leaves its allocation and is seen."""
 
@@ -73,6 +75,8 @@ def _on_device(trial: Trial, tool: str, verdict: Verdict | None) -> None:
         raise NotApplicable(_ON_A_CPU[tool])
     command = _compute_sanitizer()
     options = ["--tool", tool, "--error-exitcode", str(_FOUND), "--log-file", "report.txt", "--print-limit", "20"]
+    if tool == "memcheck":
+        options += ["--padding", str(_PADDING_BYTES)]
     answer = _watched(trial, name, [command, *options], _DEVICE_ENVIRONMENT)
     if answer is None:
         return
