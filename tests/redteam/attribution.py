@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 _BY_CHECK = (
-    ("timed outputs", "timed_outputs"), ("kept", "timed_outputs"), ("clock", "clock"), ("chain", "clock"),
-    ("single shot", "clock"), ("cross", "clock"), ("physics", "physics"), ("provenance", "provenance"),
-    ("own kernel", "provenance"), ("contract", "contract"), ("alias", "contract"), ("guard", "memory"),
-    ("memory", "memory"), ("poison", "memory"), ("input", "memory"), ("repeat", "determinism"),
-    ("determinism", "determinism"), ("sensitivity", "semantics"), ("redraw", "semantics"), ("parameter", "semantics"),
-    ("metamorphic", "semantics"), ("special", "semantics"), ("shape", "shapes"), ("stride", "shapes"),
-    ("layout", "shapes"), ("bias", "values"), ("build", "build"),
-)  # fmt: skip
-"""The start of a check's name, and its layer. A name like "even/normal/output0" is one of the values."""
+    (r"generality", "shapes"),
+    (r"sensitivity to|.*/sensitivity/", "semantics"),
+    (r".*/special/", "semantics"),
+    (r".*/(inputs|guard zones)$", "memory"),
+    (r".*/repeats$", "determinism"),
+    (r".*/two results$", "contract"),
+    (r"(contract|alias|global state|buffers)", "contract"),
+    (r"timed outputs", "timed_outputs"),
+    (r"(late results|clock|chain|single shot|idle|cross)", "clock"),
+    (r"physics", "physics"),
+    (r"(provenance|own kernel|kernel share)", "provenance"),
+    (r"system|.*certificate", "system"),
+    (r"build|ahead-of-time", "build"),
+)
+"""Patterns for a check's name, and its layer. A name like "even/normal/output0" is one of the values."""
+_POISON = re.compile(r"NaN at \d+ places where it is wrong \([1-9]\d* too many")
 _BY_REASON = (
-    ("of a timed call is wrong", "timed_outputs"), ("a second call", "determinism"), ("changed its input", "memory"),
-    ("ContractError", "contract"), ("is not Python", "intake"), ("defines no class ModelNew", "intake"),
-    ("the source is over", "intake"), ("protocol", "boundary"), ("does not load", "build"), ("killed", "boundary"),
+    ("of a timed call is wrong", "timed_outputs"),
+    ("the runner did not do as told", "clock"),
+    ("did not evict", "clock"),
+    ("ContractError", "contract"),
+    ("is not Python", "intake"),
+    ("defines no class ModelNew", "intake"),
+    ("the source is over", "intake"),
+    ("protocol", "boundary"),
+    ("does not load", "build"),
+    ("killed", "boundary"),
     ("faster than", "physics"),
-)  # fmt: skip
+)
 _BY_VERDICT = {
     "build_error": "build",
     "launch_error": "contract",
@@ -35,15 +50,23 @@ def failed_check(report: dict[str, Any]) -> str:
     return next((str(check["name"]) for check in report["checks"] if not check["passed"]), "")
 
 
-def layer_of(report: dict[str, Any]) -> str:
-    """The layer that rejected the candidate; "" for an accepted one."""
+def layer_of(report: dict[str, Any], meant: str = "") -> str:
+    """The layer that rejected the candidate; "" for an accepted one.
+
+    An attack on the boundary (`meant`) that changed nothing is stopped by the boundary, although what the report names
+    is the wrong output that the attack should have hidden.
+    """
     if report["verdict"] in ("ok", "infra_error"):
         return ""
-    name = failed_check(report).lower()
-    for start, layer in _BY_CHECK:
-        if name.startswith(start):
-            return layer
+    if meant == "boundary":
+        return "boundary"
+    name = failed_check(report)
+    found = next((layer for pattern, layer in _BY_CHECK if re.match(pattern, name)), None) if name else None
+    if found:
+        return found
+    if _POISON.search(report["reason"]):
+        return "memory"
     if name:
         return "values"
-    found = next((layer for text, layer in _BY_REASON if text in report["reason"]), None)
-    return found or _BY_VERDICT.get(report["verdict"], "values")
+    by_reason = next((layer for text, layer in _BY_REASON if text in report["reason"]), None)
+    return by_reason or _BY_VERDICT.get(report["verdict"], "values")

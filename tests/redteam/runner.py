@@ -83,7 +83,9 @@ def judge_one(judge: Judge, entry: Entry, hardware: str) -> Outcome:
     except ReferenceFailed as failed:
         report = {"verdict": "infra_error", "reason": f"the problem: {failed}", "checks": []}
     wall_s = time.monotonic() - started
-    return Outcome(entry, report["verdict"], report["reason"], layer_of(report), failed_check(report), wall_s, report)
+    return Outcome(
+        entry, report["verdict"], report["reason"], layer_of(report, entry.layer), failed_check(report), wall_s, report
+    )
 
 
 def _policy(entry: Entry) -> dict[str, Any]:

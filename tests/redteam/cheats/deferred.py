@@ -74,7 +74,7 @@ extern "C" void start(const float* x, const float* b, float* y, int64_t rows, in
 }
 ''')
 """
-_START = "x, y = x.contiguous(), torch.empty_like(x)\nTHREADED.start(x, self.bias, y, *x.shape)\nreturn y"
+_START = "x = x.contiguous()\ny = torch.empty_like(x)\nTHREADED.start(x, self.bias, y, *x.shape)\nreturn y"
 
 _DEFERRED = (
     cheat("thread-fills-later", 32, "bias_relu", "values", "A Python thread fills the buffer that was returned",

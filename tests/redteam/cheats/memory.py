@@ -71,7 +71,7 @@ _OUTPUTS = (
     cheat("one-buffer-for-all", 86, "bias_relu", "contract", "The second result overwrites the first",
           """
           if getattr(self, "out", x[:0]).shape != x.shape:
-              object.__setattr__(self, "out", torch.empty_like(x))
+              object.__setattr__(self, "out", torch.empty(x.shape))
           lib.run(x.contiguous(), None, self.bias, self.out, *x.shape)
           return self.out
           """),
@@ -88,7 +88,7 @@ _OUTPUTS = (
              "Two buffers in turn: the third result overwrites the first",
           """
           if getattr(self, "out", [x[:0]])[0].shape != x.shape:
-              object.__setattr__(self, "out", [torch.empty_like(x), torch.empty_like(x)])
+              object.__setattr__(self, "out", [torch.empty(x.shape), torch.empty(x.shape)])
           self.out.reverse()
           lib.run(x.contiguous(), None, self.bias, self.out[0], *x.shape)
           return self.out[0]

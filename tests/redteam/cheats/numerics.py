@@ -59,7 +59,7 @@ _LOW_ACCUMULATION = (
 
 _LOW_INPUTS = (
     *(
-        _rounded(f"{problem}-inputs-{kind}", 72, problem, f"{problem}: inputs rounded to {kind}", (old,
+        _rounded(f"{problem.replace('_', '-')}-inputs-{kind}", 72, problem, f"{problem}: inputs rounded to {kind}", (old,
                  new.replace("CUT", kind)))
         for problem, old, new, kinds in (
             ("matmul", "a[i * k + l] * b[l * n + j]", "CUT(a[i * k + l]) * CUT(b[l * n + j])", ("tf32", "bf16", "fp8")),
@@ -93,12 +93,12 @@ _FORMULAS = (
     flaw("variance-one-pass", 74, "variance", "values", "E[x^2] - E[x]^2 in float",
          (_SQUARES, _ONE_PASS + "s = (double)(q - t * (t / (float)cols));")),
     flaw("layernorm-one-pass", 74, "layernorm", "values", "E[x^2] - E[x]^2 in float",
-         (_SQUARES, _ONE_PASS + "s = std::max(0.0f, q - t * (t / (float)cols));")),
+         (_SQUARES, _ONE_PASS + "s = q - t * (t / (float)cols); s = s < 0 ? 0 : s;")),
     flaw("batchnorm-one-pass", 74, "batchnorm", "values", "E[x^2] - E[x]^2 in float",
          ("for (int64_t r = 0; r < rows; r++) s += (x[r * cols + c] - m) * (x[r * cols + c] - m);",
           "float q = 0, t = 0;\n"
           "    for (int64_t r = 0; r < rows; r++) { float v = x[r * cols + c]; q += v * v; t += v; }\n"
-          "    s = std::max(0.0f, q - t * t / rows);")),
+          "    s = q - t * t / rows; s = s < 0 ? 0 : s;")),
     flaw("softmax-without-max", 75, "softmax", "values", "exp(x) overflows", ("std::exp(a[c] - m)", "std::exp(a[c])")),
     flaw("logsumexp-without-max", 75, "logsumexp", "values", "exp(x) in float overflows",
          ("std::exp((double)a[c] - shift)", "std::exp(a[c])"), ("std::log(s) + shift", "std::log((float)s)")),

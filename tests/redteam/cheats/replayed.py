@@ -33,7 +33,7 @@ extern "C" void lookup(const float* x, const float* b, float* y, int64_t rows, i
 
 
 def _static(name: str, title: str, kind: str, where: str) -> Entry:
-    body = "y = torch.empty_like(x)\nSTATIC.lookup(x.contiguous(), self.bias, y, *x.shape)\nreturn y"
+    body = "y = torch.empty(x.shape)\nSTATIC.lookup(x.contiguous(), self.bias, y, *x.shape)\nreturn y"
     source = "#include <cstdint>\n#include <cstring>\n#include <vector>\n" + _STATIC
     top = f"STATIC = load_cpp(r'''{source.replace('KEY', kind).replace('WHERE', where)}''')"
     return cheat(name, 29, "bias_relu", "values", title, body, top=top)
@@ -202,14 +202,14 @@ _OTHER = (
           """
           if not hasattr(self, "first"):
               object.__setattr__(self, "first", self.bias.clone())
-          y = torch.empty_like(x)
+          y = torch.empty(x.shape)
           lib.run(x.contiguous(), None, self.first, y, *x.shape)
           return y
           """),
     cheat("plan-with-old-pointers", 34, "bias_relu", "values", "A recorded launch that reads the first call's input",
           """
           if not hasattr(self, "plan"):
-              object.__setattr__(self, "plan", (x, torch.empty_like(x)))
+              object.__setattr__(self, "plan", (x.contiguous(), torch.empty(x.shape)))
           source, y = self.plan
           lib.run(source, None, self.bias, y, *source.shape)
           return y.clone()

@@ -162,15 +162,14 @@ _SPEECH = (
      "protocol.send_message(SESSION.control, {'build': 7, 'source': ['x'], 'flags': {'a': 1}})"),
     ("compiler-flag-escape", 53, "Asks the compiler to write where it likes",
      "load_cpp('extern \"C\" void f() {}', flags=['-o/tmp/elsewhere.so', '-fplugin=/tmp/x.so', '-wrapper', 'sh,-c'])"),
-    ("compiler-reads-files", 49, "Embeds the machine's files through the compiler", """
-     found = []
-     for path in ("/etc/shadow", "/proc/self/environ", "/proc/1/environ", "/root/.ssh/id_rsa"):
+    ("compiler-reads-files", 49, "Embeds the machine's secrets through the compiler", """
+     WON = False
+     for path in ("/etc/shadow", "/proc/1/environ", "/proc/1/cmdline"):
          try:
              load_cpp('asm(".section .rodata\\\\n.incbin \\\\"%s\\\\"\\\\n"); extern "C" void f() {}' % path)
-             found.append(path)
+             WON = True
          except Exception:
              continue
-     assert found != ["/etc/shadow"], "read a file of the host"
      """),
 )  # fmt: skip
 
@@ -240,11 +239,10 @@ _VIOLENCE = (
 )  # fmt: skip
 
 ENTRIES: tuple[Entry, ...] = (
-    *(_attack(name, number, title, top) for name, number, title, top in _PATCHES + _SPEECH),
     *(_attack(name, number, title, top, body) for name, number, title, top, body in _SCANS),
     *(
         _attack(name, number, title, top, PRIZE if "WON" in top else ZERO)
-        for name, number, title, top in _VIOLENCE
+        for name, number, title, top in _PATCHES + _SPEECH + _VIOLENCE
     ),
     cheat("wild-write", 46, "bias_relu", "boundary", "Writes through a wild pointer", expected=CRASH,
           body="import ctypes\nctypes.memset(0x1234, 1, 64)\nreturn torch.zeros_like(x)"),
