@@ -39,6 +39,10 @@ class WorkloadTiming:
     """Against the fastest baseline of this workload."""
     ci95: tuple[float, float]
     samples_us: dict[str, list[float]]
+    sol_us: float | None = None
+    """Speed of light: the least time that this device's measured ceilings allow for the least work of a call."""
+    sol_fraction: float | None = None
+    """Of the speed of light: sol_us over latency_us."""
 
 
 @dataclass(slots=True)

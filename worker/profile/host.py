@@ -65,6 +65,21 @@ def cache_bytes(level: int) -> int | None:
     return None
 
 
+def last_level_cache_bytes() -> int | None:
+    """All last-level caches of the machine together: one per socket, or several on chips made of pieces."""
+    found: dict[tuple[int, str], int] = {}
+    for index in _CACHES.parent.parent.glob("cpu[0-9]*/cache/index*"):
+        with contextlib.suppress(OSError, ValueError):
+            if (index / "type").read_text().strip() == "Instruction":
+                continue
+            size = (index / "size").read_text().strip()
+            shared = (index / "shared_cpu_list").read_text().strip()
+            level = int((index / "level").read_text())
+            found[level, shared] = int(size.rstrip("KMG")) << {"K": 10, "M": 20, "G": 30}.get(size[-1], 0)
+    last = max((level for level, _shared in found), default=0)
+    return sum(size for (level, _shared), size in found.items() if level == last) or None
+
+
 def _cpuinfo(field: str) -> str | None:
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
