@@ -1,0 +1,94 @@
+"""From a judged candidate to a certificate and its page: real system checks, a judgement made by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.judge.test_system_checks import PROBLEM, candidate
+from tests.support.finalist import means
+from worker.judge.certificate.certify import certify
+from worker.judge.certificate.document import is_intact
+from worker.judge.certificate.parts import RefereeParts
+from worker.judge.certificate.render import render
+from worker.judge.report import Evaluation, EvaluationRequest, WorkloadTiming
+from worker.judge.verdict import Check, Verdict
+
+NOON = datetime.datetime(2026, 1, 2, 12, 0, tzinfo=datetime.UTC)
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeParts]:
+    with means(tmp_path_factory.mktemp("home"), PROBLEM, "cpu") as ready:
+        yield ready
+
+
+def judged(speedup: float = 2.0, verdict: Verdict = Verdict.OK) -> Evaluation:
+    samples = {"candidate": [10.0, 11.0, 10.5], "eager": [20.0, 22.0, 21.0]}
+    row = WorkloadTiming("only", 10.5, {"eager": 21.0}, "eager", speedup, (speedup - 0.1, speedup + 0.1), samples)
+    return Evaluation(
+        "c",
+        verdict,
+        "" if verdict is Verdict.OK else "small: wrong",
+        [Check("timed outputs", True, "all right")],
+        timed=verdict is Verdict.OK,
+        speedup=speedup,
+        speedups={"eager": speedup},
+        ci95=(speedup - 0.1, speedup + 0.1),
+        workloads=[row],
+        environment={"device": "cpu"},
+    )
+
+
+def request(source: str) -> EvaluationRequest:
+    return EvaluationRequest("c", source, "relu", PROBLEM, "cpu", "cpp")
+
+
+def test_an_honest_finalist_is_certified_with_the_smaller_speedup(parts: RefereeParts) -> None:
+    again = dataclasses.replace(parts, again=lambda: judged(1.95))
+    document = certify(again, request(candidate()), judged(2.0), now=lambda: NOON).to_json()
+    assert document["certified"], document["reason"]
+    assert document["reservations"] == []
+    assert is_intact(json.loads(json.dumps(document, allow_nan=False)))
+    assert document["issued_at"] == "2026-01-02T12:00:00+00:00"
+    assert document["timing"]["speedup"] == 1.95
+    (point,) = document["roofline"]["points"]
+    assert point["bytes_moved"] == 4 * (2 * 64 * 384 + 384)
+    (layer,) = (layer for layer in document["layers"] if layer["id"] == "system")
+    outcomes = [row["outcome"] for row in layer["rows"]]
+    assert outcomes.count("not applicable") == 5  # graphs, streams, three tools for GPUs
+    assert outcomes.count("passed") == len(outcomes) - 5
+    page = render(document)
+    assert "✓ Certified" in page
+    assert "extern &quot;C&quot; void relu" in page
+
+
+def test_a_finalist_that_fails_a_system_check_is_not_certified_and_the_other_checks_are_made(
+    parts: RefereeParts,
+) -> None:
+    leaking = candidate(after="kept.append(y)")
+    again = dataclasses.replace(parts, again=judged)
+    document = certify(again, request(leaking), judged()).to_json()
+    assert not document["certified"]
+    assert document["verdict"] == "suspicious"
+    assert "bytes with every call" in document["reason"]
+    (layer,) = (layer for layer in document["layers"] if layer["id"] == "system")
+    assert {"passed", "failed"} <= {row["outcome"] for row in layer["rows"]}
+
+
+def test_a_second_judgement_that_fails_is_no_certificate(parts: RefereeParts) -> None:
+    again = dataclasses.replace(parts, again=lambda: judged(verdict=Verdict.INCORRECT))
+    document = certify(again, request(candidate()), judged()).to_json()
+    assert (document["certified"], document["verdict"]) == (False, "incorrect")
+    assert "a fresh judgement failed: small: wrong" in document["reason"]
+
+
+def test_a_candidate_that_was_judged_wrong_gets_a_document_without_system_checks(parts: RefereeParts) -> None:
+    document = certify(parts, request(candidate()), judged(verdict=Verdict.INCORRECT)).to_json()
+    assert (document["certified"], document["verdict"], document["timing"]) == (False, "incorrect", None)
+    assert [layer["id"] for layer in document["layers"]] == ["timing"]
+    assert "✗ Not certified" in render(document)
