@@ -171,9 +171,10 @@ class Workbench:
         """Whether anything was written outside the places handed out."""
         return any(bool((self._arena.bytes[start:end] != 0xFF).any()) for start, end in self._guards)
 
-    def heat(self, subject: str, mix: Mix | None) -> None:
-        """Hand the runner over to the bell for `subject`."""
-        message = {"op": "hot", "subject": subject, "workload": self.name, "mix": mix.to_json() if mix else None}
+    def heat(self, subject: str, mix: Mix | None, retained: int = 1) -> None:
+        """Hand the runner over to the bell for `subject`. `retained`: results of a chain that are held to its end."""
+        message = {"op": "hot", "subject": subject, "workload": self.name, "retained": retained}
+        message["mix"] = mix.to_json() if mix else None
         slots = [slot.encoded for slot in self._slots]
         self.runner.ask(message | {"slots": slots, "outputs": [values.encode_ref(ref) for ref in self._outputs]}, 30)
 

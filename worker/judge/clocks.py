@@ -28,7 +28,7 @@ _WARMUPS = 3
 _CHAIN_S = 10e-3
 """Seconds of work in one chain. Starting and ending one adds 180 us, give or take 100 us (measured on an H200); the
 null chain takes that away but for its scatter, about 1 % of a chain."""
-_MIN_CALLS = 4
+_MIN_CALLS, _MAX_CALLS, _SETTLE_CALLS = 4, 64, 8
 _SWITCH_STEPS = 24
 """The first work after the device served another context (the judge wrote values) takes 1 to 2 ms longer on an H200, as
 much as a whole chain of small kernels: so many evictions spend it before the clock starts."""
@@ -162,11 +162,21 @@ class HostClock:
 class DeviceClock:
     """Times one contender on a GPU: chains of calls, each on its own slot and behind an eviction."""
 
-    def __init__(self, contender: Contender, fresh: Fresh, eviction: DeviceEviction, *, kept: bool, trusted: bool):
+    def __init__(
+        self,
+        contender: Contender,
+        fresh: Fresh,
+        eviction: DeviceEviction,
+        *,
+        kept: bool,
+        trusted: bool,
+        retained: int,
+    ):
         self.contender, self._fresh, self._eviction, self._kept, self._trusted = (
             contender, fresh, eviction, kept, trusted)  # fmt: skip
         self._ring = contender.bench.runner.ring
         self._flags = protocol.MIX | (protocol.RETAIN if kept else 0)
+        self._retained = retained
         self.cost_s = 0.0
         self.step_s = 0.0
 
@@ -179,19 +189,20 @@ class DeviceClock:
         for step in range(_WARMUPS):
             self._ring(protocol.CALL, CALL_LIMIT_S, number=step % bench.slots)
         self._null(_SWITCH_STEPS, nonce=1, flags=0)
-        count = min(_SWITCH_STEPS, bench.slots)
-        self.step_s = self._chain(count, nonce=2) / count
-        self._chain(bench.slots if self.step_s * bench.slots < 0.2 else count, nonce=3)  # the allocator grows here
+        self._chain(_SETTLE_CALLS, nonce=2)  # the allocator grows here
+        self.step_s = self._chain(_SETTLE_CALLS, nonce=3) / _SETTLE_CALLS
+        if self.step_s < _CHAIN_S / _SETTLE_CALLS:
+            self._chain(_MAX_CALLS, nonce=4)
 
     def plan(self, plan: Plan, fastest_step_s: float) -> None:
         """How many calls make a chain, the same for all contenders."""
-        plan.calls = max(_MIN_CALLS, min(self.contender.bench.slots, round(_CHAIN_S / fastest_step_s)))
+        plan.calls = max(_MIN_CALLS, min(_MAX_CALLS, round(_CHAIN_S / fastest_step_s)))
         self.cost_s = (2 * plan.calls + _SWITCH_STEPS) * self.step_s + 3e-3
 
     def sample(self, turn: Round, calls: int, rng: random.Random) -> Sample:
         """One chain on freshly written slots."""
         bench = self.contender.bench
-        for slot in range(calls):
+        for slot in range(min(calls, bench.slots)):
             self._fresh.fill(bench.slot_tensors(slot), turn.source, turn.seed + slot)
         bench.poison()
         self._eviction.reset(rng)
@@ -199,7 +210,7 @@ class DeviceClock:
         chain_s = self._chain(calls, nonce=turn.nonce)
         if not self._kept:
             return Sample(chain_s, 0.0, 0.0, turn.nonce, None)
-        keep_s = self._ring(protocol.KEEP, CALL_LIMIT_S, number=turn.kept)
+        keep_s = self._ring(protocol.KEEP, CALL_LIMIT_S, number=turn.kept % self._retained)
         # After its own chain, so that all contenders' chains start alike: a device that has just run 40 evictions more
         # is 5 % faster (measured on an H200 by timing eager against itself).
         null_s = self._null(calls, nonce=turn.nonce, flags=protocol.MIX) if self._trusted else 0.0

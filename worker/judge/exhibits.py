@@ -19,9 +19,10 @@ from worker.judge.truth import Case, Truth, prepare_cases
 
 _HOST_SLOTS = 3
 _MIN_DEVICE_SLOTS, _MAX_DEVICE_SLOTS = 4, 64
-_SLOT_SHARE = 1 / 64
-"""Share of the device's memory, at most 1 GiB, for one bench's slots and as much again for their results: every call of
-a chain has inputs of its own, so that neither a persisting L2 window nor a cache in the candidate finds them again."""
+_SLOT_SHARE, _RETAIN_SHARE = 1 / 128, 1 / 16
+"""Shares of the device's memory for one bench's slots and for a chain's results. On an H200 1.1 GB of slots are 18
+times its L2: neither a persisting window nor a cache in the candidate finds inputs again. Results of 8.8 GB: the judge
+asks for any one of them when the chain is over."""
 _CASES, _CASES_LARGE = 10, 3
 _LARGE_BYTES = {"cpu": 8 << 20, "cuda:0": 256 << 20}
 """Inputs above this get two cases: the fp64 truth of one 32 MiB workload costs 0.5 s on two cores."""
@@ -49,12 +50,24 @@ class Exhibit:
     @property
     def slots(self) -> int:
         """Places for inputs in a bench of this workload."""
+        memory = self._device_bytes()
+        if not memory:
+            return _HOST_SLOTS
+        fitting = int(_SLOT_SHARE * memory) // max(1, self.input_bytes)
+        return max(_MIN_DEVICE_SLOTS, min(_MAX_DEVICE_SLOTS, fitting))
+
+    @property
+    def retained(self) -> int:
+        """How many results of a chain are held to its end."""
+        fitting = int(_RETAIN_SHARE * self._device_bytes()) // max(1, self.output_bytes)
+        return max(1, min(_MAX_DEVICE_SLOTS, fitting))
+
+    def _device_bytes(self) -> int:
+        """Memory of the GPU; 0 on a CPU."""
         first = next((value for value in self.instance.like if isinstance(value, torch.Tensor)), None)
         if first is None or first.device.type == "cpu":
-            return _HOST_SLOTS
-        share = min(1 << 30, int(_SLOT_SHARE * torch.cuda.get_device_properties(0).total_memory))
-        fitting = share // max(1, self.input_bytes + self.output_bytes)
-        return max(_MIN_DEVICE_SLOTS, min(_MAX_DEVICE_SLOTS, fitting))
+            return 0
+        return int(torch.cuda.get_device_properties(0).total_memory)
 
     @property
     def output_bytes(self) -> int:

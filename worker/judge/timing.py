@@ -80,7 +80,7 @@ class Timer:
         Raises Fault `incorrect` when a timed output is wrong, `suspicious` when the runner did not do what was asked,
         and whatever the runners raise.
         """
-        clocks = [self._clock(contender, fresh, index) for index, contender in enumerate(contenders)]
+        clocks = [self._clock(contender, fresh, index, exhibit) for index, contender in enumerate(contenders)]
         return _Race(clocks, exhibit, rng, pace or Pace(_BUDGET_S[self._device])).run(fresh)
 
     def forget(self, runner: object) -> None:
@@ -89,14 +89,15 @@ class Timer:
         if eviction is not None:
             eviction.close()
 
-    def _clock(self, contender: Contender, fresh: Fresh, index: int) -> HostClock | DeviceClock:
+    def _clock(self, contender: Contender, fresh: Fresh, index: int, exhibit: Exhibit) -> HostClock | DeviceClock:
         kept = index <= _TRUSTED
         if self._host is not None:
             return HostClock(contender, fresh, self._host, kept=kept, trusted=index == _TRUSTED)
         runner = contender.bench.runner
         if id(runner) not in self._evictions:
             self._evictions[id(runner)] = DeviceEviction(runner)
-        return DeviceClock(contender, fresh, self._evictions[id(runner)], kept=kept, trusted=index == _TRUSTED)
+        eviction, trusted = self._evictions[id(runner)], index == _TRUSTED
+        return DeviceClock(contender, fresh, eviction, kept=kept, trusted=trusted, retained=exhibit.retained)
 
 
 class _Race:
@@ -133,7 +134,8 @@ class _Race:
 
     def _round(self, fresh: Fresh, number: int) -> list[Sample]:
         source, seed = fresh.choose()
-        turn = Round(source, seed, self._rng.randrange(1 << 31), self._rng.randrange(self._plan.calls))
+        last = self._plan.calls - min(self._plan.calls, self._exhibit.retained)
+        turn = Round(source, seed, self._rng.randrange(1 << 31), self._rng.randrange(last, self._plan.calls))
         found: dict[int, Sample] = {}
         for index in self._rng.sample(range(len(self._clocks)), len(self._clocks)):
             clock = self._clocks[index]
@@ -177,7 +179,7 @@ class _Race:
             return
         if current is not None:
             current.contender.bench.cool()
-        clock.contender.bench.heat(clock.contender.subject, fresh.mix)
+        clock.contender.bench.heat(clock.contender.subject, fresh.mix, self._exhibit.retained)
         self._active[key] = clock
 
     def _timings(self, rounds: list[list[Sample]]) -> Timings:

@@ -49,14 +49,18 @@ class Subject:
 class _Slots:
     """Inputs of the calls of a chain, and how fresh values are mixed into them."""
 
-    def __init__(self, inputs: list[tuple[Any, ...]], mix: mixing.Mix | None) -> None:
-        self.inputs, self._mix = inputs, mix
+    def __init__(self, inputs: list[tuple[Any, ...]], mix: mixing.Mix | None, retained: int) -> None:
+        self.inputs, self._mix, self.retained = inputs, mix, retained
         self._tensors = [values.tensors_of(arguments) for arguments in inputs]
 
-    def mix(self, slot: int, nonce: int) -> None:
-        """Write the values that belong to this slot's call in a chain."""
+    def at(self, step: int) -> tuple[Any, ...]:
+        """The inputs of one call of a chain, which goes round the slots."""
+        return self.inputs[step % len(self.inputs)]
+
+    def mix(self, step: int, nonce: int) -> None:
+        """Write the values that belong to one call of a chain."""
         if self._mix is not None:
-            mixing.apply(self._mix, self._tensors[slot], mixing.step_number(nonce, slot))
+            mixing.apply(self._mix, self._tensors[step % len(self._tensors)], mixing.step_number(nonce, step))
 
 
 class Session:
@@ -173,7 +177,11 @@ class Session:
         mix = mixing.Mix(**message["mix"]) if message["mix"] else None
         gc.disable()  # as timeit does: a collection in the middle of a sample is nobody's kernel
         with torch.no_grad():
-            self._serve_bell(call, _Slots(slots, mix), [values.decode(place, shared) for place in message["outputs"]])
+            self._serve_bell(
+                call,
+                _Slots(slots, mix, message["retained"]),
+                [values.decode(place, shared) for place in message["outputs"]],
+            )
         return {}
 
     # --- the bell ---------------------------------------------------------------------------------------------------
@@ -211,9 +219,9 @@ class Session:
             self.evictor.step(nonce, step)
             if flags & protocol.MIX:
                 slots.mix(step, nonce)
-            if not flags & protocol.RETAIN:
-                results.clear()
-            results.append(call(*slots.inputs[step]))
+            place = step % slots.retained if flags & protocol.RETAIN else 0
+            results[place : place + 1] = []  # dropped before the call, so that the allocator may use it again
+            results.insert(place, call(*slots.at(step)))
 
     def _null_chain(self, slots: _Slots, *, flags: int, count: int, nonce: int) -> None:
         for step in range(count):
