@@ -31,7 +31,8 @@ _KINDS = (
     _kind("system", "System", "What breaks only in production: graphs, streams, leaks, another process", r"^system:"),
     _kind("dynamics", "Training dynamics", "Bias that every tolerance accepts and a training run does not",
           r"dynamics|training|optimi[sz]er"),
-    _kind("timing", "Timing", "Cached results, deferred work, forged clocks", r"timed|timing|clock|chain|a/a|control"),
+    _kind("timing", "Timing", "Cached results, deferred work, forged clocks",
+          r"timed|timing|late results|clock|chain|a/a|control"),
     _kind("physics", "Physics floor", "Results faster than the device can produce", r"floor|physics|speed of light"),
     _kind("provenance", "Provenance", "Library calls in disguise", r"own kernel|share|provenance|kernels? built"),
     _kind("semantics", "Semantics", "Dropped terms, ignored parameters, shapes and strides that were not expected",
@@ -78,7 +79,8 @@ def outcome(check: Check) -> Outcome:
 
 def _kind_of(check: Check) -> _Kind:
     name = check.name
-    if "worst_slice" in check.figures and not name.startswith(("system:", "generality/")):  # a comparison of values
+    compared = "worst_slice" in check.figures
+    if compared and not re.search(r"^system:|generality/|sensitivity/|redraw", name):
         return next(kind for kind in _KINDS if kind.id == "numerics")
     return next((kind for kind in _KINDS if kind.names.search(name)), _OTHER)
 

@@ -14,7 +14,7 @@ from worker.judge.certificate import svg
 from worker.judge.certificate.svg import Scale
 
 WIDTH = 1000
-_ROW, _LABELS = 19, 250
+_ROW, _LABELS = 19, 280
 _MOST_ROWS = 44
 """More comparisons than this are drawn as the worst of each family; the table below has them all."""
 
@@ -45,7 +45,7 @@ def _error_row(scale: Scale, y: float, row: Mapping[str, Any]) -> list[str]:
     accept, reject = number(found.get("accept_error", limit)), number(found.get("reject_error", limit))
     sees = str(found.get("sees_precision", "True")) == "True"
     hint = f"{row['name']}: error {error:.2e}, threshold {limit:.2e}, worst in {found.get('worst_slice', '?')}"
-    parts = [svg.text(_LABELS - 12, y + 4, shorten(row["name"], 40), "label", "end")]
+    parts = [svg.text(_LABELS - 12, y + 4, shorten(row["name"], 38), "label", "end")]
     parts.append(svg.rect(scale(accept), y - 3.5, scale(limit) - scale(accept), 7, "allowed"))
     if sees:
         parts += [svg.line(scale(limit), y, scale(reject), y, "reach"), _cross(scale(reject), y)]
@@ -69,17 +69,19 @@ def timings(workload: Mapping[str, Any]) -> str:
         return ""
     order = sorted(samples, key=lambda name: (name != "candidate", statistics.median(samples[name])))
     most = max(_percentile(values, 0.97) for values in samples.values())
-    scale = Scale(0.0, 1.04 * most, 190, WIDTH - 130)
+    unit, unit_us = ("milliseconds", 1e3) if most >= 5e3 else ("microseconds", 1.0)
+    scale = Scale(0.0, 1.04 * most / unit_us, 190, WIDTH - 130)
     bottom = 22 + 34 * len(order)
-    body = svg.grid_x(scale, 14, bottom, "microseconds a call")
+    body = svg.grid_x(scale, 14, bottom, f"{unit} a call")
     for index, name in enumerate(order):
-        body += _timing_row(scale, 22 + 34 * index + 14, name, samples[name])
+        shown = [value / unit_us for value in samples[name]]
+        body += _timing_row(scale, 22 + 34 * index + 14, name, shown, unit_us)
     medians = ", ".join(f"{name} {statistics.median(samples[name]):.1f} us" for name in order)
     title = f"Times of workload {workload['name']}"
     return svg.figure(WIDTH, bottom + 40, title, f"Medians: {medians}.", body)
 
 
-def _timing_row(scale: Scale, y: float, name: str, values: list[float]) -> list[str]:
+def _timing_row(scale: Scale, y: float, name: str, values: list[float], unit_us: float) -> list[str]:
     own = "own" if name == "candidate" else "other"
     middle, low, high = statistics.median(values), _percentile(values, 0.25), _percentile(values, 0.75)
     parts = [svg.text(178, y + 4, shorten(name, 26), f"label {own}", "end")]
@@ -89,7 +91,7 @@ def _timing_row(scale: Scale, y: float, name: str, values: list[float]) -> list[
     ):  # spread by a fixed pattern: the page must not change from one run to another
         parts.append(svg.circle(scale(value), y - 8 + (index * 5 % 16) + 0.5, 2.1, f"sample {own}"))
     parts.append(svg.line(scale(middle), y - 12, scale(middle), y + 12, f"median {own}"))
-    parts.append(svg.text(WIDTH - 4, y + 4, f"{duration(middle)}", f"value {own}", "end"))
+    parts.append(svg.text(WIDTH - 4, y + 4, duration(middle * unit_us), f"value {own}", "end"))
     return parts
 
 
@@ -179,7 +181,8 @@ def shorten(name: str, most: int) -> str:
 
 def _drawable(row: Mapping[str, Any]) -> bool:
     found = row["figures"]
-    return "error" in found and number(found.get("threshold")) > 0 and not math.isnan(number(found["error"]))
+    limit = number(found.get("threshold"))  # infinite where special values make every error infinite
+    return "error" in found and 0 < limit < math.inf and not math.isnan(number(found["error"]))
 
 
 def _worst_of_each_family(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

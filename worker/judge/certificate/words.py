@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from worker.judge.certificate.document import Layer, Outcome, OwnShare, Roofline, TimingPart
@@ -40,7 +41,11 @@ def _checked(layers: Sequence[Layer]) -> str:
 
 def _closest(layers: Sequence[Layer]) -> str:
     rows = [row for layer in layers if layer.id == "numerics" for row in layer.rows]
-    measured = [(row.statistic / row.threshold, row) for row in rows if row.statistic is not None and row.threshold]
+    measured = [
+        (row.statistic / row.threshold, row)
+        for row in rows
+        if row.statistic is not None and row.threshold and math.isfinite(row.threshold)
+    ]
     if not measured:
         return ""
     share, row = max(measured, key=lambda pair: pair[0])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from typing import Any
 
-from tests.unit.judge.certificate.samples import certificate
+from tests.unit.judge.certificate.samples import certificate, value_check
+from worker.judge.certificate.layers import grouped
 from worker.judge.certificate.words import paragraph
 
 
@@ -41,3 +44,10 @@ def test_a_refused_kernel_says_why_first() -> None:
     assert text.startswith("This cpp kernel for softmax on cpu is not certified: leak slope: memory grows. ")
     assert "It was not timed." in text
     assert "reservation" not in text
+
+
+def test_special_values_have_no_share_of_a_threshold() -> None:
+    special = value_check("small/special/output0", 1.0)
+    infinite = dataclasses.replace(special, figures={**special.figures, "error": math.inf, "threshold": math.inf})
+    layers = grouped([infinite, value_check("small/normal/output0", 0.25)], [])
+    assert "25% of what is allowed (small/normal/output0), and 1 of 1 comparisons" in said(layers=layers)
