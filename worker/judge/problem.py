@@ -101,7 +101,10 @@ class Problem:
         """The workload's model as its constructor leaves it, with the initial parameters of `seed`."""
         torch.manual_seed(seed)
         with blame("Model failed"):
-            return self._module.Model(*instance.init).to(device).requires_grad_(False)  # type: ignore[no-any-return]
+            model: torch.nn.Module = self._module.Model(*instance.init).to(device)
+        for parameter in model.parameters():
+            parameter.requires_grad_(self.spec.backward and parameter.is_floating_point())
+        return model
 
     def example_inputs(self, instance: Instance, device: str, seed: int) -> tuple[Any, ...]:
         """Another draw of the file's own get_inputs; cotangents are normal."""
