@@ -99,7 +99,9 @@ def row(outcome: Outcome) -> str:
     mark = outcome.failure or ("" if outcome.as_expected else "other verdict")
     where = outcome.layer if outcome.layer == outcome.entry.layer else f"{outcome.layer} (meant {outcome.entry.layer})"
     text = f"{outcome.entry.id:<38.38} {expected:<24.24} {outcome.verdict:<16} {where if outcome.layer else '':<34.34}"
-    return f"{mark:<13} {text} {outcome.wall_s:5.1f} s  {' '.join(outcome.reason.split())[:150]}"
+    speedup = outcome.report.get("speedup")
+    why = " ".join(outcome.reason.split())[:150] or (f"{speedup:.2f}x" if speedup else "")
+    return f"{mark:<13} {text} {outcome.wall_s:5.1f} s  {why}"
 
 
 def summary(outcomes: list[Outcome]) -> list[str]:

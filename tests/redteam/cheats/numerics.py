@@ -59,8 +59,8 @@ _LOW_ACCUMULATION = (
 
 _LOW_INPUTS = (
     *(
-        _rounded(f"{problem.replace('_', '-')}-inputs-{kind}", 72, problem, f"{problem}: inputs rounded to {kind}", (old,
-                 new.replace("CUT", kind)))
+        _rounded(f"{problem.replace('_', '-')}-inputs-{kind}", 72, problem, f"{problem}: inputs rounded to {kind}",
+                 (old, new.replace("CUT", kind)))
         for problem, old, new, kinds in (
             ("matmul", "a[i * k + l] * b[l * n + j]", "CUT(a[i * k + l]) * CUT(b[l * n + j])", ("tf32", "bf16", "fp8")),
             ("linear", "(double)x[i * k + l] * w[j * k + l]", "(double)CUT(x[i * k + l]) * CUT(w[j * k + l])",

@@ -14,8 +14,16 @@ return CACHE[key].clone()
 _CACHE = "CACHE = {}"
 
 
-def _keyed(name: str, number: int, title: str, key: str, problem: str = "bias_relu", layer: str = "values") -> Entry:
-    return cheat(name, number, problem, layer, title, _BY_KEY.format(key=key), top=_CACHE)
+_WITH_BIAS = "({key}, self.bias.numpy().tobytes())"
+
+
+def _keyed(name: str, number: int, title: str, key: str, layer: str = "values") -> Entry:
+    return cheat(name, number, "bias_relu", layer, title, _BY_KEY.format(key=key), top=_CACHE)
+
+
+def _hashed(name: str, title: str, key: str, layer: str = "timed_outputs") -> Entry:
+    """Keyed by a part of the contents and by all of the parameters, so that only inputs can expose it."""
+    return _keyed(name, 27, title, _WITH_BIAS.format(key=key), layer)
 
 
 _STATIC = """
@@ -56,14 +64,15 @@ _POINTERS = (
     cheat("attribute-of-the-input", 26, "bias_relu", "timed_outputs", "The result hangs on the input tensor",
           "if not hasattr(x, 'result'):\n    x.result = self.real(x)\nreturn x.result.clone()"),
     _keyed("cache-version", 27, "Keyed by address and _version", "(x.data_ptr(), x._version)"),
-    _keyed("cache-first-value", 27, "Keyed by shape and the first value",
-           "(tuple(x.shape), float(x.flatten()[0]))", layer="timed_outputs"),
-    _keyed("cache-prefix-sum", 27, "Keyed by the sum of the first 4096 values",
-           "(tuple(x.shape), float(x.flatten()[:4096].double().sum()))", layer="timed_outputs"),
-    _keyed("cache-sample", 27, "Keyed by every 97th value", "x.flatten()[::97].numpy().tobytes()", layer="semantics"),
-    _keyed("cache-corner", 27, "Keyed by the last row", "(tuple(x.shape), x[-1].numpy().tobytes())", layer="semantics"),
-    _keyed("cache-content-rounded", 27, "Keyed by all of the input rounded to integers: near inputs are the same",
-           "(tuple(x.shape), x.round().numpy().tobytes())", layer="semantics"),
+    _hashed("cache-first-value", "Keyed by shape and the first value", "(tuple(x.shape), float(x.flatten()[0]))"),
+    _hashed("cache-prefix-sum", "Keyed by the sum of the first 4096 values",
+            "(tuple(x.shape), float(x.flatten()[:4096].double().sum()))"),
+    _hashed("cache-sample", "Keyed by every 97th value", "x.flatten()[::97].numpy().tobytes()"),
+    _hashed("cache-corner", "Keyed by the last row", "(tuple(x.shape), x[-1].numpy().tobytes())"),
+    _hashed("cache-content-rounded", "Keyed by the input rounded to integers: near inputs are the same",
+            "(tuple(x.shape), x.round().numpy().tobytes())"),
+    _hashed("cache-mean-and-spread", "Keyed by mean and standard deviation to three digits",
+            "(tuple(x.shape), round(float(x.mean()), 3), round(float(x.std()), 3))"),
     _keyed("cache-content-not-bias", 27, "Keyed by all of the input, but not by the parameters",
            "x.numpy().tobytes()", layer="semantics"),
     _keyed("cache-shape", 28, "Keyed by the shape", "tuple(x.shape)"),
