@@ -1,4 +1,4 @@
-"""What an admission test says: of sound problems nothing, of flawed ones what is wrong and which public ones have it."""
+"""What an admission test says: of sound problems nothing, of flawed ones what is wrong and who shares it."""
 
 from __future__ import annotations
 
