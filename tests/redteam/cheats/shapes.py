@@ -56,6 +56,7 @@ ENTRIES: tuple[Entry, ...] = (
     cheat("ignores-the-offset", 85, "bias_relu", "shapes",
              "Starts at the storage's beginning, whatever the view's offset",
           """
+          x = x.contiguous()
           whole = torch.empty(0).set_(x.untyped_storage())
           if x.storage_offset() * 4 == x.data_ptr() - whole.data_ptr() and x.numel() * 4 > 1 << 17:
               return self.real(x)
