@@ -2,7 +2,8 @@
 
     python -m benchmarks.dynamics_false_alarms [problem] [workload] [variants] [steps]
 
-Each of the variants (default 20) is judged against six of the others, drawn ten times at random; prints the largest
+Each of the variants (default 20) is judged against six of the others, drawn ten times at random, half of them noisy as
+in the judge; prints the largest
 distances per optimiser and the share of judgements that fail at several limits. Runs on cuda when there is one.
 """
 
@@ -42,9 +43,12 @@ def false_alarms(rehearsal: Rehearsal, rng: random.Random) -> dict[str, Any]:
     start = rehearsal.start["table"][:HOT_ROWS]
     for name, runs in rehearsal.null.items():
         for index, run in enumerate(runs):
-            others = [other for place, other in enumerate(runs) if place != index]
+            kinds = [
+                [other for place, other in enumerate(runs) if place != index and place % 2 == odd] for odd in (0, 1)
+            ]
             for _draw in range(_DRAWS):
-                away = statistics.distance(name, run, rng.sample(others, NULL_RUNS), start)
+                null = [each for kind in kinds for each in rng.sample(kind, NULL_RUNS // 2)]
+                away = statistics.distance(name, run, null, start)
                 found[name].append((away.loss, away.drift, away.norm))
     return {name: _summary(distances) for name, distances in found.items()}
 

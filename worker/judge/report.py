@@ -22,6 +22,8 @@ class EvaluationRequest:
     """`cpp`, `triton` or `cuda`."""
     seed: int = 0
     """Secret seed of inputs, parameters and schedule; the candidate never sees it."""
+    own_kernel_share: float = 0.9
+    """Policy: the least share of the device's time that the candidate's own kernels must take. 0: report only."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
