@@ -16,7 +16,8 @@ from typing import Any
 import structlog
 
 from problems.catalog import ProblemError
-from worker.judge.referee import Referee, RefereeOptions, SandboxTooWeak
+from worker.judge.processes import RefereeOptions, SandboxTooWeak
+from worker.judge.referee import Referee
 from worker.judge.report import EvaluationRequest
 from worker.judge.verdict import Fault, ReferenceFailed
 from worker.runner.kernel_calls import PR_SET_PDEATHSIG, prctl
@@ -38,9 +39,17 @@ def main() -> None:
         referee.close()
 
 
+def _ask(referee: Referee, question: str, what: dict[str, Any]) -> dict[str, Any]:
+    if question == "admit":
+        return {"report": referee.admit(**what)}
+    if question == "certify":
+        return {"report": referee.certify(EvaluationRequest(**what))}
+    return {"report": referee.evaluate(EvaluationRequest(**what)).to_json()}
+
+
 def _answer(referee: Referee, request: dict[str, Any]) -> dict[str, Any]:
     try:
-        return {"report": referee.evaluate(EvaluationRequest(**request)).to_json()}
+        return _ask(referee, request["ask"], request["what"])
     except (ReferenceFailed, ProblemError) as refused:
         return {"problem_error": str(refused)}
     except SandboxTooWeak as weak:

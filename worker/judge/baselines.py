@@ -1,11 +1,20 @@
-"""Live baselines of one problem: eager and `torch.compile` of the reference, in a runner of their own.
+"""Live baselines of one problem: eager and every mode of `torch.compile`, in a runner of their own.
 
-Built at the first timing, because `torch.compile` takes 20 s on a CPU and most bad candidates never get that far.
+Built at the first timing, because `torch.compile` takes 20 s on a CPU and most bad candidates never get that far. The
+first judgement of a problem on a machine races all of them and writes down what they took; later ones race eager,
+`compile` and the one that was fastest, so that a survivor is not timed against four losers.
+
+CUDA graphs are in `compile_reduce_overhead`; the vendor's library is what eager calls. With TF32 allowed by the
+problem's precision policy, `eager_tf32` is there too, and the compiled ones use it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 import structlog
 
@@ -16,15 +25,49 @@ from worker.judge.verdict import Fault, ReferenceFailed, Verdict
 
 log = structlog.get_logger()
 
-_COMPILE_LIMIT_S = 300.0
+_COMPILE_LIMIT_S = 600.0
 _REFERENCE_LIMIT_S = 120.0
+TRUSTED = "eager"
+_ALWAYS = (TRUSTED, "compile")
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """How one baseline is made from the reference."""
+
+    name: str
+    compile_mode: str | None
+    """A mode of torch.compile, or None for eager."""
+    tf32: bool = False
+
+
+class Record:
+    """What the baselines of a problem took on this machine, by workload, in microseconds; kept on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.latency_us: dict[str, dict[str, float]] = {}
+        with contextlib.suppress(OSError, ValueError):  # none yet, or cut off by a full disk: raced again
+            self.latency_us = json.loads(path.read_text())
+
+    def keep(self, latency_us: Mapping[str, Mapping[str, float]]) -> None:
+        """Store the latencies of a race of all baselines."""
+        self.latency_us = {workload: dict(row) for workload, row in latency_us.items()}
+        partial = self._path.with_suffix(".part")
+        partial.write_text(json.dumps(self.latency_us))
+        partial.replace(self._path)
+
+    def fastest(self) -> set[str]:
+        """The fastest baseline of each workload."""
+        return {min(row, key=row.__getitem__) for row in self.latency_us.values() if row}
 
 
 class Baselines:
-    """Eager and `torch.compile` of the reference, in a runner of their own, one workbench per workload."""
+    """The baselines that are raced now, one workbench per workload."""
 
-    def __init__(self, exhibits: Exhibits, runner: Runner) -> None:
-        self.runner = runner
+    def __init__(self, exhibits: Exhibits, runner: Runner, record: Record) -> None:
+        """Raises ReferenceFailed when the reference does not run in a runner."""
+        self.runner, self._record = runner, record
         self.dead = False
         self.missing: dict[str, str] = {}
         """Baselines that could not be made, and why."""
@@ -33,35 +76,25 @@ class Baselines:
             exhibit.name: Workbench(runner, exhibit.instance, exhibit.cases, device, exhibit.slots)
             for exhibit in exhibits.workloads
         }
-        self.names = [name for name in ("eager", "compile") if self._make(name, source)]
-        if "eager" not in self.names:
-            raise ReferenceFailed(f"the reference does not run in a runner: {self.missing['eager']}")
-
-    def _make(self, name: str, source: str) -> bool:
-        """Load, construct and warm one baseline on every workload; False (with the reason kept) when it fails."""
-        mode = None if name == "eager" else "default"
-        try:
-            message = {"op": "load", "subject": name, "source": source, "class": "Model", "compile": mode}
-            self.runner.ask(message, _REFERENCE_LIMIT_S)
-            for bench in self._benches.values():
-                bench.construct(name, _REFERENCE_LIMIT_S)
-                bench.write(0, 0)
-                outputs = bench.run(name, 0, _COMPILE_LIMIT_S)
-                wrong = [found.reason for found in bench.cases[0].judge(outputs) if not found.passed]
-                if wrong:  # an inaccurate baseline is no baseline, but it is worth knowing about
-                    self.missing[name] = wrong[0]
-        except Fault as fault:
-            self.missing[name] = fault.reason
-            log.warning("baseline.failed", baseline=name, reason=fault.reason)
-            if fault.verdict in (Verdict.TIMEOUT, Verdict.INFRA_ERROR):
-                self.dead = True
-                raise
-            return False
-        return True
+        modes = _modes(device, tf32=exhibits.problem.spec.precision.tf32)
+        self._full = set(record.latency_us) != set(self._benches)
+        wanted = {mode.name for mode in modes} if self._full else {*_ALWAYS, *record.fastest()}
+        self.names = [mode.name for mode in modes if mode.name in wanted and self._make(mode, source)]
+        if TRUSTED not in self.names:
+            raise ReferenceFailed(f"the reference does not run in a runner: {self.missing[TRUSTED]}")
 
     def contenders(self, workload: str) -> list[Contender]:
-        """The baselines of one workload, for `time_contenders`."""
-        return [Contender(name, self._benches[workload], name) for name in self.names]
+        """The baselines of one workload, the trusted one (eager) first."""
+        fastest = self._record.latency_us.get(workload, {})
+        best = min(fastest, key=fastest.__getitem__, default=None)
+        chosen = [name for name in self.names if self._full or name in _ALWAYS or name == best]
+        return [Contender(name, self._benches[workload], name) for name in chosen]
+
+    def timed(self, latency_us: Mapping[str, Mapping[str, float]]) -> None:
+        """Learn from a race: by workload and baseline, in microseconds."""
+        if self._full:
+            self._record.keep(latency_us)
+            self._full = False
 
     def close(self) -> None:
         """End the runner and release the arenas."""
@@ -70,3 +103,37 @@ class Baselines:
             self.runner.close()
         for bench in self._benches.values():
             bench.close()
+
+    def _make(self, mode: Mode, source: str) -> bool:
+        """Load, construct and warm one baseline on every workload; False (with the reason kept) when it fails."""
+        try:
+            message = {"op": "load", "subject": mode.name, "source": source, "class": "Model"}
+            self.runner.ask(message | {"compile": mode.compile_mode, "tf32": mode.tf32}, _REFERENCE_LIMIT_S)
+            for bench in self._benches.values():
+                bench.construct(mode.name, _REFERENCE_LIMIT_S)
+                bench.write(0, 0)
+                outputs = bench.run(mode.name, 0, _COMPILE_LIMIT_S)
+                wrong = [found.reason for found in bench.cases[0].judge(outputs) if not found.passed]
+                if wrong and not mode.tf32:  # an inaccurate baseline is no baseline, but it is worth knowing about
+                    self.missing[mode.name] = wrong[0]
+        except Fault as fault:
+            self.missing[mode.name] = fault.reason
+            log.warning("baseline.failed", baseline=mode.name, reason=fault.reason)
+            if fault.verdict in (Verdict.TIMEOUT, Verdict.INFRA_ERROR) or self.runner.dead:
+                self.dead = True
+                raise
+            return False
+        return True
+
+
+def _modes(device: str, *, tf32: bool) -> list[Mode]:
+    """All baselines for a device. On a CPU the other modes of torch.compile generate the same code."""
+    if device == "cpu":
+        return [Mode(TRUSTED, None), Mode("compile", "default")]
+    modes = [
+        Mode(TRUSTED, None),
+        Mode("compile", "default", tf32),
+        Mode("compile_reduce_overhead", "reduce-overhead", tf32),
+        Mode("compile_max_autotune", "max-autotune-no-cudagraphs", tf32),
+    ]
+    return [*modes, Mode("eager_tf32", None, tf32=True)] if tf32 else modes

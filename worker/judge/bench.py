@@ -134,6 +134,10 @@ class Workbench:
         self._settle()
         self._loaded[slot] = inputs
 
+    def encoded(self, slot: int) -> list[Any]:
+        """A slot's arguments as the runner is told of them."""
+        return self._slots[slot].encoded
+
     def slot_tensors(self, slot: int) -> list[torch.Tensor]:
         """The judge's own view of a slot's tensors; what is written there is what the runner sees."""
         return [self._view(ref) for ref in self._slots[slot].refs]

@@ -41,6 +41,10 @@ class JudgeOptions:
     minimum_sandbox: str = "process"
 
 
+class JudgeFailed(Exception):
+    """The machine failed, not the problem or the candidate. The message says how; try again, or on another machine."""
+
+
 class Judge:
     """Judge processes, each started when first needed; one evaluation at a time."""
 
@@ -61,25 +65,49 @@ class Judge:
 
     def evaluate(self, request: EvaluationRequest) -> dict[str, Any]:
         """The judge's report. Raises ReferenceFailed when the problem itself cannot be judged."""
+        try:
+            return self._ask("evaluate", request.to_json(), request.problem_source)
+        except JudgeFailed as failed:
+            return _infra_error(request, str(failed))
+
+    def certify(self, request: EvaluationRequest) -> dict[str, Any]:
+        """Judge a finalist and issue its certificate (`worker.judge.certificate.document`) as JSON.
+
+        A machine that fails gives the report of an `infra_error`, which is no certificate: it has no `schema`. Raises
+        ReferenceFailed when the problem itself cannot be judged.
+        """
+        try:
+            return self._ask("certify", request.to_json(), request.problem_source)
+        except JudgeFailed as failed:
+            return _infra_error(request, str(failed))
+
+    def admit(self, problem_source: str, problem_name: str) -> dict[str, Any]:
+        """The admission test of a problem (`worker.judge.findings.Admission`) as JSON.
+
+        Raises ReferenceFailed for a file that is no problem, JudgeFailed when the machine failed.
+        """
+        what = {"source": problem_source, "name": problem_name, "hardware": self._options.hardware}
+        return self._ask("admit", what, problem_source)
+
+    def _ask(self, question: str, what: dict[str, Any], problem_source: str) -> dict[str, Any]:
         with self._lock:
             self._aborted = False
-            process = self._current = self._process_for(request.problem_source)
-        answer = _exchange(process, request)
+            process = self._current = self._process_for(problem_source)
+        answer = _exchange(process, {"ask": question, "what": what})
         failed = answer is None or "infra_error" in answer
         with self._lock:
             self._current = None
             if failed:
-                self._processes.pop(request.problem_source, None)
+                self._processes.pop(problem_source, None)
         if answer is None:
             process.kill()
             _close_pipes(process)  # only now: closing under a reader in another thread is not safe
-            reason = "the evaluation was aborted" if self._aborted else "the judge process died"
-            return _infra_error(request, reason)
+            raise JudgeFailed("the evaluation was aborted" if self._aborted else "the judge process died")
         if "problem_error" in answer:
             raise ReferenceFailed(answer["problem_error"])
         if "infra_error" in answer:
             self._stop(process)
-            return _infra_error(request, answer["infra_error"])
+            raise JudgeFailed(answer["infra_error"])
         return dict(answer["report"])
 
     def abort(self) -> None:
@@ -135,11 +163,11 @@ def _close_pipes(process: subprocess.Popen[str]) -> None:
                 pipe.close()
 
 
-def _exchange(process: subprocess.Popen[str], request: EvaluationRequest) -> dict[str, Any] | None:
+def _exchange(process: subprocess.Popen[str], request: dict[str, Any]) -> dict[str, Any] | None:
     """Send a request and read the answer; None when the process died."""
     assert process.stdin is not None and process.stdout is not None
     try:
-        process.stdin.write(json.dumps(request.to_json()) + "\n")
+        process.stdin.write(json.dumps(request) + "\n")
         process.stdin.flush()
         line = process.stdout.readline()
     except (OSError, ValueError):  # a broken pipe, or a pipe that abort() closed

@@ -1,58 +1,51 @@
 """The main path of a judgement: intake, load, verify, time, verdict. Cheap checks first.
 
-request ► intake (parse) ► runner (load; builds by the broker) ► verify (every workload, every case)
+request ► intake (parse) ► runner (load; builds by the broker) ► verify (`worker.judge.checks`, cheapest first)
         ► time against the baselines ► floor ► report
 """
 
 from __future__ import annotations
 
 import ast
+import hashlib
 import random
 import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import structlog
 import torch
 
-from worker.judge import ahead, environment, stats
-from worker.judge.baselines import Baselines
+from worker.judge import admission, ahead, environment
+from worker.judge.baselines import Baselines, Record
 from worker.judge.bench import Contender, Workbench
-from worker.judge.builder import make_builder
-from worker.judge.checks import sensitivity, shapes, values
+from worker.judge.certificate.certify import certify
+from worker.judge.certificate.parts import RefereeParts
+from worker.judge.checks import provenance, sensitivity, shapes, values
 from worker.judge.checks.values import judge_case
-from worker.judge.exhibits import Exhibit, Exhibits
+from worker.judge.exhibits import Exhibits
 from worker.judge.fresh import Fresh
 from worker.judge.lease import DeviceLease
 from worker.judge.physics import PhysicsFloor
 from worker.judge.problem import Problem
-from worker.judge.report import Evaluation, EvaluationRequest, WorkloadTiming
-from worker.judge.sessions import LOG_BYTES, Runner, Zygote, runner_environment, zygote_environment
+from worker.judge.processes import Processes, RefereeOptions
+from worker.judge.report import Evaluation, EvaluationRequest
+from worker.judge.sessions import LOG_BYTES, Runner
+from worker.judge.summary import summarise
 from worker.judge.timing import Timer, Timings
 from worker.judge.trial import CONSTRUCT_LIMIT_S, FIRST_RUN_LIMIT_S, SUBJECT, Trial
-from worker.judge.verdict import Check, Fault, Verdict
-from worker.runner import sandbox
+from worker.judge.verdict import Fault, Verdict
 
 log = structlog.get_logger()
 
 MAX_SOURCE_BYTES = 1 << 20
 _LOAD_LIMIT_S = 150.0
 _VERIFICATION = (values.check, sensitivity.check, shapes.check)
-_PROJECT_ROOT = Path(__file__).resolve().parents[2]
-
-
-@dataclass(frozen=True, slots=True)
-class RefereeOptions:
-    """Where a judge works and how strictly."""
-
-    home: Path
-    hardware: str
-    minimum_sandbox: str = "process"
-    """Refuse to judge below this sandbox level."""
+_MACHINE = ("device", "cpu", "cores", "torch", "triton")
+"""What a baseline's latency depends on beside the problem."""
 
 
 class Referee:
@@ -63,10 +56,7 @@ class Referee:
         self._on_gpu = options.hardware != "cpu" and torch.cuda.is_available()
         self.device = "cuda:0" if self._on_gpu else "cpu"
         self._lease = DeviceLease(options.home / "run", _device_name(self._on_gpu))
-        self._build_root = options.home / "cache" / "build"
-        self._build_root.mkdir(parents=True, exist_ok=True)
-        self._builder = make_builder(self._build_root, on_gpu=self._on_gpu)
-        self._zygote: Zygote | None = None
+        self.processes = Processes(options, on_gpu=self._on_gpu)
         self._exhibits: Exhibits | None = None
         self._baselines: Baselines | None = None
         self._floor = PhysicsFloor(self.device)
@@ -75,9 +65,36 @@ class Referee:
 
     def evaluate(self, request: EvaluationRequest) -> Evaluation:
         """Judge one candidate. Raises ReferenceFailed or ProblemError when the problem itself cannot be judged."""
-        started = time.monotonic()
-        exhibits = self._exhibits_for(request)
-        held = self._lease.held_s
+        return self._evaluate(request, self.exhibits_for(request))
+
+    def certify(self, request: EvaluationRequest) -> dict[str, Any]:
+        """Judge a finalist, examine it as a system, and write its certificate. Raises as `evaluate` does."""
+        evaluation = self.evaluate(request)
+        parts = RefereeParts(
+            device=self.device,
+            exhibits=self.exhibits_for(request),
+            lease=self._lease,
+            runner=self._part_runner,
+            again=lambda: self._again(request),
+        )
+        return certify(parts, request, evaluation).to_json()
+
+    def admit(self, source: str, name: str, hardware: str) -> dict[str, Any]:
+        """The admission test of a problem. Raises ProblemError or ReferenceFailed when it is not even a problem."""
+        problem = Problem(source, name)
+        with self._lease.shared():
+            found = admission.admit(problem, hardware if self._on_gpu else "cpu", self.device, secrets.randbits(40))
+        return found.to_json()
+
+    def close(self) -> None:
+        """End every process of this judge."""
+        self._close_problem()
+        self.processes.close()
+
+    # --- the steps --------------------------------------------------------------------------------------------------
+
+    def _evaluate(self, request: EvaluationRequest, exhibits: Exhibits) -> Evaluation:
+        started, held = time.monotonic(), self._lease.held_s
         evaluation = Evaluation(request.candidate_id)
         try:
             _intake(request.candidate_source)
@@ -88,7 +105,7 @@ class Referee:
         except Fault as fault:
             evaluation.verdict, evaluation.reason = fault.verdict, fault.reason
             evaluation.log = fault.log[-LOG_BYTES:]
-        evaluation.environment |= environment.describe(self.device, self._level())
+        evaluation.environment |= environment.describe(self.device, self.processes.level)
         evaluation.wall_s = time.monotonic() - started
         evaluation.gpu_s = self._lease.held_s - held
         log.info(
@@ -100,50 +117,49 @@ class Referee:
         )
         return evaluation
 
-    def close(self) -> None:
-        """End every process of this judge."""
-        self._close_problem()
-        if self._zygote is not None:
-            self._zygote.close()
-
-    # --- the steps --------------------------------------------------------------------------------------------------
-
     def _judge(self, request: EvaluationRequest, exhibits: Exhibits, evaluation: Evaluation) -> None:
         with self._runner() as runner:
+            trial = Trial(runner, request, exhibits, self.device, _secret_rng(), evaluation)
             try:
                 with self._lease.shared():
                     _load(runner, request.candidate_source)
-                    trial = Trial(runner, request, exhibits, self.device, _secret_rng(), evaluation)
                     for check in _VERIFICATION:
                         check(trial)
             finally:
                 evaluation.build_s = runner.build_s
-            baselines = self._baselines_of(exhibits)
-            evaluation.environment = {"baselines_missing": baselines.missing}
             with self._lease.exclusive():
-                timings = []
-                for exhibit in exhibits.workloads:
-                    candidate = Contender(SUBJECT, trial.benches[exhibit.name], SUBJECT)
-                    contenders = [candidate, *baselines.contenders(exhibit.name)]
-                    fresh = Fresh(exhibit, trial.rng)
-                    timings.append(self._timer.time(contenders, exhibit, fresh, trial.rng))
+                provenance.check(trial, [Path(path) for path in runner.artefacts])
+            timings = self._time(trial)
             evaluation.log = runner.log()
             for bench in trial.benches.values():
                 bench.close()
-        _summarise(evaluation, timings, baselines.names)
+        summarise(evaluation, timings, self.device)
         evaluation.checks.append(self._floor.check(exhibits.workloads, evaluation))
+
+    def _time(self, trial: Trial) -> list[Timings]:
+        """Every workload against its baselines, alone on the device."""
+        baselines = self.baselines_of(trial.exhibits)
+        trial.evaluation.environment = {"baselines_missing": baselines.missing}
+        timings = []
+        with self._lease.exclusive():
+            for exhibit in trial.exhibits.workloads:
+                candidate = Contender(SUBJECT, trial.benches[exhibit.name], SUBJECT)
+                contenders = [candidate, *baselines.contenders(exhibit.name)]
+                timings.append(self._timer.time(contenders, exhibit, Fresh(exhibit, trial.rng), trial.rng))
+        baselines.timed({timed.workload: timed.baselines_us for timed in timings})
+        return timings
 
     def _judge_without_device(self, request: EvaluationRequest, exhibits: Exhibits, evaluation: Evaluation) -> None:
         """A Triton candidate without its GPU: values in the interpreter on the smallest workload, then an
         ahead-of-time build for the target's architecture. Never timed, and the reason says so."""
         exhibit = exhibits.workloads[0]
-        with self._candidate_runner(exhibit, request, {"op": "interpret"}) as bench:
+        with self._candidate_bench(exhibits, request, {"op": "interpret"}) as bench:
             trial = Trial(bench.runner, request, exhibits, self.device, _secret_rng(), evaluation)
             for number, case in enumerate(bench.cases):
                 bench.write(number, number)
                 judge_case(trial, exhibit.name, case, bench.run(SUBJECT, number, FIRST_RUN_LIMIT_S["triton"]))
         arch = ahead.arch_of(request.hardware)
-        with self._candidate_runner(exhibit, request, {"op": "record", "arch": arch}) as bench:
+        with self._candidate_bench(exhibits, request, {"op": "record", "arch": arch}) as bench:
             bench.write(0, 0)
             built = ahead.built_kernels(bench, SUBJECT, arch)
         evaluation.checks.append(built)
@@ -151,10 +167,11 @@ class Referee:
         evaluation.reason = f"right in the interpreter on {exhibit.name!r}; {built.detail}; not timed: no such GPU here"
 
     @contextmanager
-    def _candidate_runner(
-        self, exhibit: Exhibit, request: EvaluationRequest, prepare: dict[str, Any]
+    def _candidate_bench(
+        self, exhibits: Exhibits, request: EvaluationRequest, prepare: dict[str, Any]
     ) -> Iterator[Workbench]:
-        """A runner in a mode of its own, with the candidate made for one workload."""
+        """The candidate in a runner of its own and in a mode of its own, made for the smallest workload."""
+        exhibit = exhibits.workloads[0]
         with self._runner() as runner, self._lease.shared():
             runner.ask(prepare, 60)
             _load(runner, request.candidate_source)
@@ -163,22 +180,33 @@ class Referee:
             yield bench
             bench.close()
 
-    # --- processes --------------------------------------------------------------------------------------------------
+    # --- what lives from one candidate to the next ------------------------------------------------------------------
 
-    def _exhibits_for(self, request: EvaluationRequest) -> Exhibits:
+    def exhibits_for(self, request: EvaluationRequest) -> Exhibits:
+        """The problem, prepared once. Raises ReferenceFailed or ProblemError."""
         if self._exhibits is None or self._exhibits.problem.outline.source != request.problem_source:
             self._close_problem()
-            problem = Problem(request.problem_source, request.problem_name)
-            hardware = request.hardware if self._on_gpu else "cpu"
-            with self._lease.shared():
-                self._exhibits = Exhibits(problem, hardware, self.device, self._seed)
+            self._exhibits = self._prepare(request, self._seed)
         return self._exhibits
 
-    def _baselines_of(self, exhibits: Exhibits) -> Baselines:
+    def baselines_of(self, exhibits: Exhibits) -> Baselines:
         """The live baselines, made on first use and again after their runner died."""
         if self._baselines is None or self._baselines.dead:
-            self._baselines = Baselines(exhibits, self._spawn(24 * 3600.0, self._compile_cache(exhibits.problem)))
+            name = exhibits.problem.outline.source_hash
+            record = Record(self.processes.compile_cache(name).parent / f"{name}.{self._machine()}.json")
+            self._baselines = Baselines(exhibits, self.processes.baseline_runner(name), record)
         return self._baselines
+
+    def _prepare(self, request: EvaluationRequest, seed: int) -> Exhibits:
+        problem = Problem(request.problem_source, request.problem_name)
+        with self._lease.shared():
+            return Exhibits(problem, request.hardware if self._on_gpu else "cpu", self.device, seed)
+
+    def _again(self, request: EvaluationRequest) -> Evaluation:
+        """A second judgement that shares nothing with the first but the device: new seeds, parameters and processes."""
+        self._close_problem()
+        self._exhibits = self._prepare(request, secrets.randbits(40))
+        return self._evaluate(request, self._exhibits)
 
     def _close_problem(self) -> None:
         if self._baselines is not None:
@@ -186,60 +214,20 @@ class Referee:
             self._baselines.close()
         self._baselines = self._exhibits = None
 
-    def _compile_cache(self, problem: Problem) -> Path:
-        """Inductor's cache for one problem's baselines, which no candidate can see: without it every start of a judge
-        compiles the baselines again (20 to 30 s on two cores)."""
-        folder = self._options.home / "cache" / "baselines" / problem.outline.source_hash
-        folder.mkdir(parents=True, exist_ok=True)
-        sandbox.hand_over(folder)
-        return folder.resolve()
+    def _machine(self) -> str:
+        facts = environment.describe(self.device, "")
+        return hashlib.sha256("|".join(str(facts[key]) for key in _MACHINE).encode()).hexdigest()[:12]
 
     @contextmanager
     def _runner(self) -> Iterator[Runner]:
-        runner = self._spawn(600.0)
-        runner.build = self._builder
-        try:
-            yield runner
-        finally:
-            self._timer.forget(runner)
-            runner.close()
+        with self.processes.runner() as runner:
+            try:
+                yield runner
+            finally:
+                self._timer.forget(runner)
 
-    def _spawn(self, wall_s: float, compile_cache: Path | None = None) -> Runner:
-        zygote = self._ensure_zygote()
-        memory_bytes = min(16 << 30 if self._on_gpu else 6 << 30, _machine_memory_bytes() // 2)
-        limits = sandbox.Limits(
-            memory_bytes=memory_bytes,
-            scratch_bytes=2 << 30,
-            wall_s=wall_s,
-            address_space_bytes=None if self._on_gpu else memory_bytes + (8 << 30),
-        )
-        confinement = sandbox.Confinement(
-            level=zygote.level,
-            limits=limits,
-            readable=(*sandbox.python_folders(), str(self._build_root.resolve())),
-            writable=(str(compile_cache),) if compile_cache else (),
-            gpu=self._on_gpu,
-        )
-        own = {"TORCHINDUCTOR_CACHE_DIR": str(compile_cache)} if compile_cache else {}
-        return zygote.spawn(confinement, runner_environment(torch.get_num_threads(), gpu=self._on_gpu) | own)
-
-    def _ensure_zygote(self) -> Zygote:
-        if self._zygote is None:
-            self._zygote = Zygote(zygote_environment(_PROJECT_ROOT))
-            weakest = sandbox.LEVELS.index(self._options.minimum_sandbox)
-            if sandbox.LEVELS.index(self._zygote.level) > weakest:
-                raise SandboxTooWeak(
-                    f"this machine offers sandbox level {self._zygote.level!r}, and {self._options.minimum_sandbox!r} "
-                    "is required: allow user namespaces, or lower the requirement knowingly"
-                )
-        return self._zygote
-
-    def _level(self) -> str:
-        return self._zygote.level if self._zygote is not None else "none"
-
-
-class SandboxTooWeak(Exception):
-    """The machine's sandbox is weaker than required. The message says what to allow."""
+    def _part_runner(self, unlimited: bool) -> Any:
+        return self.processes.runner(unlimited=unlimited)
 
 
 def _secret_rng() -> random.Random:
@@ -270,50 +258,8 @@ def _load(runner: Runner, source: str) -> None:
         raise
 
 
-def _summarise(evaluation: Evaluation, timings: list[Timings], baselines: list[str]) -> None:
-    rng = random.Random(0)  # resampling only; the verdict does not hang on it
-    for timed in timings:
-        fastest = timed.fastest(baselines)
-        logs = timed.logs(fastest, SUBJECT)
-        evaluation.workloads.append(
-            WorkloadTiming(
-                name=timed.workload,
-                latency_us=timed.latency_us(SUBJECT),
-                baselines_us={name: timed.latency_us(name) for name in baselines},
-                baseline=fastest,
-                speedup=stats.ratio(logs),
-                ci95=stats.interval([logs], rng),
-                samples_us=timed.samples_us,
-            )
-        )
-    best_logs = [timed.logs(timed.fastest(baselines), SUBJECT) for timed in timings]
-    evaluation.verdict, evaluation.timed = Verdict.OK, True
-    evaluation.latency_us = stats.geomean([row.latency_us for row in evaluation.workloads])
-    evaluation.baselines_us = {
-        name: stats.geomean([row.baselines_us[name] for row in evaluation.workloads]) for name in baselines
-    }
-    evaluation.baseline = min(baselines, key=evaluation.baselines_us.__getitem__)
-    evaluation.speedup = stats.geomean([row.speedup for row in evaluation.workloads])
-    evaluation.speedups = {
-        name: stats.geomean([stats.ratio(timed.logs(name, SUBJECT)) for timed in timings]) for name in baselines
-    }
-    evaluation.ci95 = stats.interval(best_logs, rng)
-    checked = sum(timed.checked_outputs for timed in timings)
-    rounds = sum(len(timed.samples_us[SUBJECT]) for timed in timings)
-    evaluation.checks.append(Check("timed outputs", True, f"{checked} of {rounds} timed outputs checked, all right"))
-    late_us = max(timed.late_us for timed in timings)
-    detail = f"results were late by {late_us:.1f} us a call, which is counted" if late_us else "results were there"
-    evaluation.checks.append(Check("late results", True, detail, {"late_us": late_us}))
-
-
 def _device_name(on_gpu: bool) -> str:
     if not on_gpu:
         return "cpu"
     uuid = getattr(torch.cuda.get_device_properties(0), "uuid", "0")
     return f"gpu-{uuid}"
-
-
-def _machine_memory_bytes() -> int:
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    fields = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
-    return fields["MemTotal"]

@@ -92,6 +92,8 @@ class Runner:
         self._drain.start()
         self.build: Builder | None = None
         self.build_s = 0.0
+        self.artefacts: list[str] = []
+        """Paths of what was built for it."""
         self._runner_pid: int | None = None
         self._open = True
 
@@ -162,7 +164,9 @@ class Runner:
         if self.build is None or not well_formed:
             raise Fault(Verdict.SUSPICIOUS, "a malformed build request", self.log())
         try:
-            answer = {"path": self.build(str(language), str(source), [str(flag) for flag in flags or []])}
+            path = self.build(str(language), str(source), [str(flag) for flag in flags or []])
+            self.artefacts.append(path)
+            answer = {"path": path}
         except BuildFailed as failed:
             answer = {"error": str(failed)[:16_000]}
         self.build_s += time.monotonic() - started

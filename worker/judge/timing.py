@@ -51,6 +51,16 @@ class Timings:
     """Median of what was added to the candidate's samples because its results came late."""
     calls: int = 1
 
+    @property
+    def baselines(self) -> list[str]:
+        """Names of all contenders but the candidate, which is the first."""
+        return list(self.samples_us)[1:]
+
+    @property
+    def baselines_us(self) -> dict[str, float]:
+        """Medians of the baselines."""
+        return {name: self.latency_us(name) for name in self.baselines}
+
     def latency_us(self, name: str) -> float:
         """Median of one contender."""
         return statistics.median(self.samples_us[name])

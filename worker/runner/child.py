@@ -11,6 +11,7 @@ behind an eviction of the L2 cache, NULL_CHAIN the same without the calls.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import socket
@@ -23,7 +24,18 @@ from typing import Any
 
 import torch
 
-from worker.runner import eviction, hygiene, memory, mixing, protocol, triton_interpret, triton_record, values
+from worker.runner import (
+    eviction,
+    examine,
+    hygiene,
+    memory,
+    mixing,
+    protocol,
+    provenance,
+    triton_interpret,
+    triton_record,
+    values,
+)
 from worker.runner import kernelwright as loader
 from worker.runner.step import Step
 
@@ -38,9 +50,9 @@ class ContractError(Exception):
 class Subject:
     """One loaded source and the models made from it, one per workload."""
 
-    def __init__(self, module: types.ModuleType, class_name: str, compile_mode: str | None) -> None:
+    def __init__(self, module: types.ModuleType, class_name: str, compile_mode: str | None, *, tf32: bool) -> None:
         self.factory = getattr(module, class_name)
-        self.compile_mode = compile_mode
+        self.compile_mode, self.tf32 = compile_mode, tf32
         self.models: dict[str, torch.nn.Module] = {}
         self.calls: dict[str, Callable[..., Any]] = {}
         """What one call is: the model, its compiled form, or forward and backward of either."""
@@ -95,7 +107,7 @@ class Session:
         module = _module_from(message["source"], f"{name}_module")
         if not hasattr(module, message["class"]):
             raise ContractError(f"the file defines no class {message['class']}")
-        self.subjects[name] = Subject(module, message["class"], message["compile"])
+        self.subjects[name] = Subject(module, message["class"], message["compile"], tf32=message.get("tf32", False))
         return {}
 
     def construct(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
@@ -120,6 +132,8 @@ class Session:
             torch._dynamo.config.recompile_limit = 64  # one compiled version per workload, and problems have several
             mode = None if subject.compile_mode == "default" else subject.compile_mode
             call = torch.compile(model, mode=mode, dynamic=False)
+        if subject.tf32:
+            call = _with_tf32(call)
         if trained is not None:
             call = Step(model, call, tuple(trained["parameters"]), trained["inputs"])
         subject.models[message["workload"]] = model
@@ -243,6 +257,20 @@ class Session:
             _SYNCHRONIZE()
 
 
+def _with_tf32(call: Callable[..., Any]) -> Callable[..., Any]:
+    """`call` with TF32 in matrix products and convolutions: for baselines of problems that allow it."""
+
+    def allowed(*arguments: Any) -> Any:
+        before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+        try:
+            return call(*arguments)
+        finally:
+            torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+    return allowed
+
+
 def _store(result: Any, targets: list[torch.Tensor]) -> None:
     """Copy a model's outputs into the arena."""
     tensors = list(result) if isinstance(result, tuple | list) else [result]
@@ -303,7 +331,7 @@ def serve(control: socket.socket, bell: socket.socket) -> int:
     """Serve the judge until it hangs up. Returns the exit code."""
     _install_loader(control)
     session = Session(control, bell)
-    handlers = {
+    handlers: dict[str, Callable[[dict[str, Any], list[int]], dict[str, Any]]] = {
         "arena": session.arena_,
         "evict": session.evict,
         "load": session.load,
@@ -314,7 +342,13 @@ def serve(control: socket.socket, bell: socket.socket) -> int:
         "record": session.record,
         "recorded": session.recorded,
         "hot": session.hot,
+        **{
+            name: functools.partial(handler, session)
+            for name, handler in (examine.HANDLERS | provenance.HANDLERS).items()
+        },
     }
+    others = examine.HANDLERS | provenance.HANDLERS
+    handlers |= {name: functools.partial(handler, session) for name, handler in others.items()}
     with contextlib.suppress(protocol.PeerClosed):
         while True:
             message, fds = protocol.receive_message(control)

@@ -86,7 +86,8 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
 
 
 def judged(judge: Judge, source: str, language: str = "cpp") -> dict[str, Any]:
-    return judge.evaluate(EvaluationRequest("c", source, "relu", PROBLEM, "cpu", language))
+    # Most candidates here are written in torch: whose code runs is not what they are about.
+    return judge.evaluate(EvaluationRequest("c", source, "relu", PROBLEM, "cpu", language, own_kernel_share=0.0))
 
 
 def body(code: str) -> str:
