@@ -45,11 +45,11 @@ _PAIRS = {
     "edges": _Pair("normal", "edges"),
     OWN: _Pair("normal", "uniform"),
 }
-FAMILIES = ("normal", "mixed", "heavy", "integers", "shifted", "ladder", "cancelling", "spikes", "signs", "special")
+FAMILIES = ("normal", "mixed", "shifted", "heavy", "ladder", "signs", "spikes", "cancelling", "integers", "special")
 """The families of real values, in order of power. `special` alone holds NaN and infinities."""
 INDEX_FAMILIES = ("zipf", "uniform", "duplicates", "edges")
 """The families of a problem whose only free arguments are indices."""
-_POSITIVE = ("normal", "mixed", "heavy", "shifted", "ladder", "spikes")
+_POSITIVE = ("normal", "mixed", "shifted", "heavy", "ladder", "spikes")
 _UNIT = ("normal", "mixed")
 
 

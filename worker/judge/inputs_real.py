@@ -15,9 +15,10 @@ _LADDER = (1e-3, 1e-2, 3.0, 30.0, 1e3)
 _SHIFTS = (1.0, 100.0, 1e4)
 _SPIKE_DENSITY = 1e-4
 _SPECIAL_ROWS = 64
-_EQUAL = 2.0**-10
-"""All-equal rows are small powers of two. The mean of n equal values is off by a rounding in an honest kernel that
-multiplies by 1/n, and a normalisation divides what is left by sqrt(eps): at 1.0 that is 2e-5 where the truth is 0."""
+_EQUAL = 2.0**-14
+"""All-equal rows are small powers of two (this is float16's smallest normal). The mean of n equal values is off by a
+rounding in an honest kernel that multiplies by 1/n, and a normalisation divides what is left by sqrt(eps): at 1.0 that
+is 2e-5 where the truth is 0, and at 2^-10 still 98 % of a tolerance (measured on LayerNorm, n = 1531)."""
 
 
 def values(like: torch.Tensor, family: str, generator: torch.Generator) -> torch.Tensor:
@@ -110,9 +111,11 @@ def _heavy(rows: torch.Tensor, limit: float, generator: torch.Generator) -> torc
 
 
 def _mixed(rows: torch.Tensor, limit: float, generator: torch.Generator) -> torch.Tensor:
-    """Rows of every finite family. Shifts stop at 10: one row of 1e4 + N would loosen the whole batch's tolerance."""
+    """Rows of every finite family. Shifts stop at 100: a row of 1e4 + N loosens the whole batch's tolerance 1,000
+    times, one of 100 + N 10 times, while the error of a one-pass variance grows 10,000 times."""
+    far = min(100.0, limit / 4)
     scales = torch.tensor([1.0, 1.0, 1e-2, 8.0, 1.0, 1.0, 1.0, 1.0, 1.0], device=rows.device, dtype=rows.dtype)
-    shifts = torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0, 10.0, 0.0, 0.0, 0.0], device=rows.device, dtype=rows.dtype)
+    shifts = torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0, far, 0.0, 0.0, 0.0], device=rows.device, dtype=rows.dtype)
     kind = _choice(rows, 9, generator)
     for number, make in ((1, _heavy), (6, _negative), (7, _integers), (8, _spiked)):
         chosen = (kind == number).reshape(-1).nonzero().reshape(-1)
