@@ -8,7 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from problems.catalog import MAX_SOURCE_BYTES, Domain, Precision, ProblemError, Workload, bundled, outline, source_hash
+from problems.catalog import (
+    MAX_SOURCE_BYTES,
+    Domain,
+    Precision,
+    ProblemError,
+    SeatSpec,
+    Workload,
+    bundled,
+    outline,
+    source_hash,
+)
 
 PLAIN = """\
 import torch
@@ -155,6 +165,34 @@ def test_a_file_that_is_no_python_is_refused_with_its_line(source: str, message:
 def test_a_bad_spec_is_refused_with_its_line_and_what_to_write(spec: str, line: int, message: str) -> None:
     with pytest.raises(ProblemError, match=f"^line {SPEC_LINE + line}: .*{message}"):
         outline(with_spec(spec), "x")
+
+
+def test_a_seat_is_read_and_is_none_when_left_out() -> None:
+    seated = outline(with_spec('SPEC = {"backward": True, "seat": {"kind": "layer", "workload": "default"}}'), "x")
+    assert seated.spec.seat == SeatSpec("layer", "default")
+    assert outline(PLAIN, "x").spec.seat is None
+
+
+@pytest.mark.parametrize(
+    ("seat", "message"),
+    [
+        ('{"kind": "chair"}', "write one of embedding_gradient, layer, loss, none"),
+        ('{"workload": "default"}', "has no kind"),
+        ('{"kind": "layer", "workload": "huge"}', 'names the workload "huge"'),
+        ('{"kind": "layer", "at": 3}', 'no key "at"'),
+        ('{"kind": "loss"}', 'add "backward": True'),
+    ],
+)
+def test_a_bad_seat_is_refused_with_what_to_write(seat: str, message: str) -> None:
+    with pytest.raises(ProblemError) as refused:
+        outline(with_spec(f'SPEC = {{"seat": {seat}}}'), "x")
+    assert message in str(refused.value)
+    assert f"line {SPEC_LINE}" in str(refused.value)
+
+
+def test_an_embedding_gradient_is_a_backward_already() -> None:
+    with pytest.raises(ProblemError, match="is a backward already"):
+        outline(with_spec('SPEC = {"backward": True, "seat": {"kind": "embedding_gradient"}}'), "x")
 
 
 def test_an_argument_that_no_workload_gives_is_refused() -> None:

@@ -120,3 +120,17 @@ def test_host_facts_are_plausible() -> None:
         size = host.cache_bytes(level)
         assert size is None or size >= 1 << 10
     assert host.cache_bytes(9) is None
+
+
+def test_the_last_level_caches_of_all_sockets_count_once_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for core in range(4):
+        for index, (level, kind, size) in enumerate([(1, "Data", "48K"), (2, "Unified", "1M"), (3, "Unified", "16M")]):
+            folder = tmp_path / f"cpu{core}" / "cache" / f"index{index}"
+            folder.mkdir(parents=True)
+            shared = {1: str(core), 2: str(core), 3: "0-1" if core < 2 else "2-3"}[level]
+            for name, text in (("level", str(level)), ("type", kind), ("size", size), ("shared_cpu_list", shared)):
+                (folder / name).write_text(text + "\n")
+    monkeypatch.setattr(host, "_CACHES", tmp_path / "cpu0" / "cache")
+    assert host.last_level_cache_bytes() == 32 << 20
+    monkeypatch.setattr(host, "_CACHES", tmp_path / "none" / "cpu0" / "cache")
+    assert host.last_level_cache_bytes() is None

@@ -34,7 +34,7 @@ _PYTHON_US, _EVENT_US, _LAUNCH_US = 60.0, 3.0, 12.0
 takes 5 to 20 us of Python, and the profiler adds 1 to 2 us to every event on two slow cores."""
 _SLACK_SHARE, _SLACK_US = 0.15, 1000.0
 """By how much a list may exceed the judge's clock: events overlap the edges of the measurement."""
-_LISTED = 8
+_LISTED, _ATTEMPTS = 8, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def check(trial: Trial, artefacts: Sequence[Path]) -> None:
     own = own_names(trial.request.candidate_source, artefacts)
     worst: Usage | None = None
     for name, bench in trial.benches.items():
-        usage = measure(trial.runner, bench, name, own, inductor=compiles(trial.request.candidate_source))
+        usage = _best_of(trial, bench, name, own)
         if usage.excess_us > 0:
             raise trial.refuse(NAME, Verdict.SUSPICIOUS, _forged(usage), share=usage.share, required=required)
         worst = usage if worst is None or usage.share < worst.share else worst
@@ -125,6 +125,19 @@ def check(trial: Trial, artefacts: Sequence[Path]) -> None:
     if worst.share < required:
         raise trial.refuse(NAME, Verdict.SUSPICIOUS, sentence(worst, required), **figures)
     trial.record(NAME, True, sentence(worst, required), **figures)
+
+
+def _best_of(trial: Trial, bench: Workbench, name: str, own: frozenset[str]) -> Usage:
+    """Measured again while the policy is missed: on a busy machine a process that waits for a core leaves gaps that
+    nothing explains (6 % of 30 ms, seen with three processes on two cores); what a candidate does, it does every time."""
+    inductor = compiles(trial.request.candidate_source)
+    best = measure(trial.runner, bench, name, own, inductor=inductor)
+    for _attempt in range(_ATTEMPTS - 1):
+        if best.share >= trial.request.own_kernel_share and best.excess_us <= 0:
+            break
+        usage = measure(trial.runner, bench, name, own, inductor=inductor)
+        best = max(best, usage, key=lambda each: (each.excess_us <= 0, each.share))
+    return best
 
 
 def measure(runner: Runner, bench: Workbench, workload: str, own: frozenset[str], *, inductor: bool) -> Usage:

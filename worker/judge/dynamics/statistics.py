@@ -2,11 +2,13 @@
 
 Per optimiser, with mean and spread (sd) over the null runs, each floored where honest runs agree to the last bit:
 
-    loss     max over steps t of |L_c(t) - mean L_0(t)| / sd_0(t), sd_0 never falling from one step to the next
+    loss     max over steps t of |L_c(t) - mean L_0(t)| / sd_0(t)
     drift    max over the hottest rows r of ||W_c - mean W_0||_r / sd_0,r, both after the last step
     norm     max over steps of |ln(n_c(t) / mean n_0(t))| / sd of ln n_0(t)
 
-and over the first optimiser's run, at its first, middle and last step, against fp64:
+sd_0 is pooled over neighbouring steps (seven for the loss, where it also never falls; all of them for the norm): six
+runs say little about the spread at one step. And in the first optimiser's run, at the first, middle and last step,
+against fp64:
 
     bias     max over slices g of |sum <e, y>_g / sum <y, y>_g|: noise averages out of it, lost gradients do not
 """
@@ -25,6 +27,7 @@ LIMITS = {"loss": 8.0, "drift": 8.0, "norm": 8.0}
 """In standard deviations of the null."""
 _FLOOR = 2.0**-20
 """Relative: 16 units of fp32, what an honest kernel's sums differ by; a loss is read no finer than that."""
+_NEIGHBOURS = 3
 BIAS_FACTOR = 8.0
 
 
@@ -56,12 +59,12 @@ def distance(optimiser: str, run: Run, null: Sequence[Run], start_rows: torch.Te
     """
     losses = torch.tensor([each.losses for each in null], dtype=torch.float64)
     mean, spread = losses.mean(0), _spread(losses)
-    band = torch.cummax(torch.maximum(spread, _FLOOR * mean.abs()), 0).values
+    band = torch.cummax(torch.maximum(_pooled(spread, _NEIGHBOURS), _FLOOR * mean.abs()), 0).values
     apart = _apart(run.losses, mean, band)
     outside = (apart > LIMITS["loss"]).nonzero()
     norms = torch.tensor([each.norms for each in null], dtype=torch.float64).log()
     logs = [math.log(norm) if 0 < norm < math.inf else math.inf for norm in run.norms]
-    norm_band = torch.cummax(_spread(norms).clamp_min(_FLOOR), 0).values
+    norm_band = _pooled(_spread(norms), len(mean)).clamp_min(_FLOOR)
     return Distance(
         optimiser,
         loss=float(apart.max()),
@@ -77,6 +80,13 @@ def distance(optimiser: str, run: Run, null: Sequence[Run], start_rows: torch.Te
 def _spread(samples: torch.Tensor) -> torch.Tensor:
     """Standard deviation over the first dimension, for predicting one more sample of so few."""
     return samples.std(0) * math.sqrt(1 + 1 / len(samples))
+
+
+def _pooled(spread: torch.Tensor, reach: int) -> torch.Tensor:
+    """Root mean square over the steps within `reach` of each."""
+    return torch.stack(
+        [spread[max(0, step - reach) : step + reach + 1].square().mean().sqrt() for step in range(len(spread))]
+    )
 
 
 def _apart(values: Sequence[float], mean: torch.Tensor, band: torch.Tensor) -> torch.Tensor:
