@@ -185,7 +185,7 @@ def scatter(dy, ids, table, weight, sums, parts, tokens, hidden, eps, BLOCK: tl.
     part = tl.zeros([BLOCK], tl.float32)
     for token in range(tl.program_id(0), tokens, tl.num_programs(0)):
         row = tl.load(ids + token)
-        g = tl.load(dy + token.to(tl.int64) * hidden + at, mask=mask, other=0.0).to(tl.float32)
+        g = tl.load(dy + token * hidden + at, mask=mask, other=0.0).to(tl.float32)
         x = tl.load(table + row * hidden + at, mask=mask, other=0.0).to(tl.float32)
         scale = 1.0 / tl.sqrt(tl.sum(x * x, 0) / hidden + eps)
         normed = x * scale
