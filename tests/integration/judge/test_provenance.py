@@ -85,13 +85,12 @@ def loaded(
     """A trial as the referee makes it, and what was built for it."""
     request = EvaluationRequest("c", source, "product", PROBLEM, "cpu", "cpp", own_kernel_share=share)
     with processes.runner() as runner:
-        built = provenance.recorded_builds(runner)
         runner.ask({"op": "load", "subject": SUBJECT, "source": source, "class": "ModelNew", "compile": None}, 60)
         trial = Trial(runner, request, exhibits, "cpu", random.Random(1), Evaluation("c"))
         for exhibit in exhibits.workloads:
             bench = trial.benches[exhibit.name] = Workbench(runner, exhibit.instance, exhibit.cases, "cpu", 2)
             bench.construct(SUBJECT, 30)
-        yield trial, built
+        yield trial, runner.artefacts
         for bench in trial.benches.values():
             bench.close()
 
