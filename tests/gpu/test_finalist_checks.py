@@ -57,10 +57,6 @@ FIG_LEAF = "fused[(1,)](x, y, out, 64, BLOCK=64); out.copy_(torch.relu(x + y) * 
 SIDE = f"""s = torch.cuda.Stream(); torch.cuda.synchronize()
         with torch.cuda.stream(s): {OWN}
         s.synchronize()"""
-    "s = torch.cuda.Stream(); torch.cuda.synchronize()\n        with torch.cuda.stream(s): "
-    + OWN
-    + "\n        s.synchronize()"
-)
 
 
 @pytest.fixture(scope="module")
