@@ -66,7 +66,9 @@ class _Trial:
     def __init__(self, problem: Problem, workload: Workload, hardware: str, device: str, seed: int) -> None:
         self._problem, self._hardware, self._device, self._seed = problem, hardware, device, seed
         self._instance: Instance = problem.instance(workload, device, seed)
-        self._truth = Truth(self._instance, problem.spec.precision)
+        self._domains = infer_domains(problem, self._instance)
+        drawn = {name: found.domain for name, found in self._domains.items()}
+        self._truth = Truth(self._instance, problem.spec.precision, drawn)
         self._generator = torch.Generator(device=device).manual_seed(seed)
         self._initial = problem.fresh_model(self._instance, device, seed)
 
@@ -74,8 +76,7 @@ class _Trial:
         instance = self._instance
         own = self._own(1)
         refuse_random(self._problem, instance, own)
-        domains = infer_domains(self._problem, instance)
-        drawn = {name: found.domain for name, found in domains.items()}
+        domains, drawn = self._domains, dict(self._truth.domains)
         names = families.applicable(instance.arguments, drawn, instance.like)
         findings = tuple(self._try(family, drawn) for family in names)
         signs = self._signs(own, findings)

@@ -68,7 +68,6 @@ class Baselines:
     def __init__(self, exhibits: Exhibits, runner: Runner, record: Record) -> None:
         """Raises ReferenceFailed when the reference does not run in a runner."""
         self.runner, self._record = runner, record
-        self.dead = False
         self.missing: dict[str, str] = {}
         """Baselines that could not be made, and why."""
         source, device = exhibits.problem.outline.source, exhibits.device
@@ -98,7 +97,6 @@ class Baselines:
 
     def close(self) -> None:
         """End the runner and release the arenas."""
-        self.dead = True
         with contextlib.suppress(Fault):
             self.runner.close()
         for bench in self._benches.values():
@@ -120,7 +118,6 @@ class Baselines:
             self.missing[mode.name] = fault.reason
             log.warning("baseline.failed", baseline=mode.name, reason=fault.reason)
             if fault.verdict in (Verdict.TIMEOUT, Verdict.INFRA_ERROR) or self.runner.dead:
-                self.dead = True
                 raise
             return False
         return True

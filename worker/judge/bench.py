@@ -6,7 +6,7 @@ an arena of their own, so that a candidate cannot touch what a baseline is timed
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,13 +148,13 @@ class Workbench:
             self._arena.bytes[ref.offset : ref.offset + ref.nbytes].fill_(0xFF)
         self._settle()
 
-    def run(self, subject: str, slot: int, timeout_s: float, *, then: int | None = None) -> tuple[torch.Tensor, ...]:
-        """One untimed call on a slot; the outputs as the judge reads them. `then`: another slot, called before the
+    def run(self, subject: str, slot: int, timeout_s: float, *, then: Sequence[int] = ()) -> tuple[torch.Tensor, ...]:
+        """One untimed call on a slot; the outputs as the judge reads them. `then`: other slots, called before the
         first call's outputs are taken."""
         self.poison()
         message = {"op": "run", "subject": subject, "workload": self.name}
         places = [values.encode_ref(ref) for ref in self._outputs]
-        after = None if then is None else self._slots[then].encoded
+        after = [self._slots[other].encoded for other in then]
         self.runner.ask(message | {"inputs": self._slots[slot].encoded, "outputs": places, "then": after}, timeout_s)
         return self.read()
 

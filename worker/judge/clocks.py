@@ -1,8 +1,9 @@
 """How one sample is taken: on the judge's clock, cold, on values that the runner has never seen.
 
-A sample ends when the bytes are in the judge's hands. A call is over when the runner says so; then a result is asked
-for (KEEP), and whatever KEEP takes beyond what it takes the trusted baseline, which copies as many bytes with the same
-lines of code, is added to the sample. So work that was put off, and a bell that was answered early, gain nothing.
+A sample ends when the bytes are in the judge's hands. A call is over when the runner says so; then, at once, a result
+is asked for (KEEP), and whatever KEEP takes beyond what it takes the trusted baseline, which copies as many bytes with
+the same lines of code, is added to the sample. So work that was put off gains nothing, nor does an early answer.
+Between its turns a runner is stopped: it can neither work ahead nor disturb the others.
 
 What is subtracted (the bell's round trip on a CPU, the chain without its calls on a GPU) is measured in the baseline's
 runner, never in the candidate's.
@@ -21,7 +22,7 @@ from worker.judge.bench import Contender
 from worker.judge.evicting import DeviceEviction, HostEviction
 from worker.judge.fresh import Fresh
 from worker.judge.truth import Case
-from worker.runner import mixing, protocol
+from worker.runner import protocol
 
 CALL_LIMIT_S = 60.0
 _WARMUPS = 3
@@ -32,7 +33,8 @@ _MIN_CALLS, _MAX_CALLS, _SETTLE_CALLS = 4, 64, 8
 _SWITCH_STEPS = 24
 """The first work after the device served another context (the judge wrote values) takes 1 to 2 ms longer on an H200, as
 much as a whole chain of small kernels: so many evictions spend it before the clock starts."""
-_KEEP_SLACK, _KEEP_SLACK_S = 1.25, 10e-6
+_KEEP_SLACK, _KEEP_SLACK_S = 1.1, 3e-6
+"""KEEP may take this much longer than the trusted one's before it counts."""
 _DISTURBED_SHARE, _ATTEMPTS, _PAUSE_S, _PATIENCE_S = 0.2, 8, 0.02, 0.5
 """A CPU sample is taken again while its threads waited for a core for more than this share of it: up to so many times,
 after a pause each, and for so many seconds per contender and workload."""
@@ -74,9 +76,8 @@ class Plan:
 
     def seconds_per_call(self, sample: Sample) -> float:
         """A sample without what the trusted contender needs for anything but the calls."""
-        allowed_s = _KEEP_SLACK * statistics.median(self.keep_s) + _KEEP_SLACK_S
-        late_s = max(0.0, sample.keep_s - allowed_s)
-        return max((sample.call_s + late_s - statistics.median(self.null_s)) / self.calls, _SHORTEST_S)
+        null_s = statistics.median(self.null_s)
+        return max((sample.call_s + self.late_s(sample) - null_s) / self.calls, _SHORTEST_S)
 
     def late_s(self, sample: Sample) -> float:
         """By how much KEEP took longer than it may."""
@@ -120,43 +121,43 @@ class HostClock:
             nonce = turn.nonce + attempt
             self.prepare(turn, nonce)
             before_s = runner.waited_s()
-            call_s = self._ring(protocol.CALL, CALL_LIMIT_S, number=0)
-            share = (runner.waited_s() - before_s) / max(call_s, _SHORTEST_S)
+            sample = self._call(nonce)
+            share = (runner.waited_s() - before_s) / max(sample.call_s + sample.keep_s, _SHORTEST_S)
             if share < least_share:
-                best, least_share = self._finished(call_s, nonce), share
+                best, least_share = sample, share
             if share < _DISTURBED_SHARE or self._patience_s <= 0:
                 break
             time.sleep(_PAUSE_S)
-            self._patience_s -= _PAUSE_S + call_s
+            self._patience_s -= _PAUSE_S + sample.call_s
         assert best is not None
         return best
 
     def prepare(self, turn: Round, nonce: int) -> None:
         """Fresh values, cold caches, and last of all the few values that no one could know."""
-        tensors = self.contender.bench.slot_tensors(0)
+        bench = self.contender.bench
+        bench.runner.freeze()
+        tensors = bench.slot_tensors(0)
         self._fresh.fill(tensors, turn.source, turn.seed)
+        if self._kept:
+            bench.poison()
         self._eviction.flush()
-        if self._fresh.mix is not None:
-            mixing.apply(self._fresh.mix, tensors, nonce)
+        self._fresh.mix_into(tensors, nonce)
+        bench.runner.thaw()
 
     def outputs(self, turn: Round, nonce: int) -> tuple[torch.Tensor, ...]:
         """This contender's outputs on the values of a round, untimed."""
         self.prepare(turn, nonce)
-        self._ring(protocol.CALL, CALL_LIMIT_S, number=0)
-        outputs = self._finished(0.0, nonce).outputs
-        assert outputs is not None
+        outputs = self._call(nonce).outputs
+        assert outputs is not None, "asked of a contender whose results are not kept"
         return outputs
 
-    def close(self) -> None:
-        """Nothing to release."""
-
-    def _finished(self, call_s: float, nonce: int) -> Sample:
-        if not self._kept:
-            return Sample(call_s, 0.0, self._overhead_s, nonce, None)
-        bench = self.contender.bench
-        bench.poison()
-        keep_s = self._ring(protocol.KEEP, CALL_LIMIT_S)
-        return Sample(call_s, keep_s, self._overhead_s, nonce, bench.read())
+    def _call(self, nonce: int) -> Sample:
+        """The call and, at once, its result."""
+        call_s = self._ring(protocol.CALL, CALL_LIMIT_S, number=0)
+        keep_s = self._ring(protocol.KEEP, CALL_LIMIT_S) if self._kept else 0.0
+        self.contender.bench.runner.freeze()
+        outputs = self.contender.bench.read() if self._kept else None
+        return Sample(call_s, keep_s, self._overhead_s, nonce, outputs)
 
 
 class DeviceClock:
@@ -206,22 +207,22 @@ class DeviceClock:
             self._fresh.fill(bench.slot_tensors(slot), turn.source, turn.seed + slot)
         bench.poison()
         self._eviction.reset(rng)
+        bench.runner.thaw()
         self._null(_SWITCH_STEPS, nonce=turn.nonce + 1, flags=0)
         chain_s = self._chain(calls, nonce=turn.nonce)
         if not self._kept:
+            bench.runner.freeze()
             return Sample(chain_s, 0.0, 0.0, turn.nonce, None)
         keep_s = self._ring(protocol.KEEP, CALL_LIMIT_S, number=turn.kept % self._retained)
         # After its own chain, so that all contenders' chains start alike: a device that has just run 40 evictions more
         # is 5 % faster (measured on an H200 by timing eager against itself).
         null_s = self._null(calls, nonce=turn.nonce, flags=protocol.MIX) if self._trusted else 0.0
+        bench.runner.freeze()
         return Sample(chain_s, keep_s, null_s, turn.nonce, bench.read())
 
     def proven(self) -> bool:
         """Whether the evictions of the last sample took place."""
         return self._eviction.proven()
-
-    def close(self) -> None:
-        """Nothing to release: the eviction buffer belongs to the runner."""
 
     def _chain(self, count: int, nonce: int) -> float:
         self._eviction.asked(nonce, count)

@@ -90,9 +90,9 @@ class Exhibits:
     def _prepare(self, instance: Instance, seed: int) -> Exhibit:
         size = sum(getattr(value, "nbytes", 0) for value in instance.like)
         count = _CASES if size <= _LARGE_BYTES[self.device] else _CASES_LARGE
-        truth = Truth(instance, self.problem.spec.precision)
         domains = resolved(self.problem, instance)
-        cases = prepare_cases(self.problem, truth, domains, self.device, seed, count)
+        truth = Truth(instance, self.problem.spec.precision, domains)
+        cases = prepare_cases(self.problem, truth, self.device, seed, count)
         return Exhibit(instance, cases, truth, domains)
 
     @functools.cached_property

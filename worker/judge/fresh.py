@@ -16,22 +16,21 @@ from worker.judge import inputs_real
 from worker.judge.exhibits import Exhibit
 from worker.judge.inputs_fresh import Freshener
 from worker.judge.truth import Case
-from worker.runner.mixing import Mix
+from worker.runner.mixing import MOST, Mix, Mixer
 from worker.runner.values import tensors_of
 
 _MIX_RANGE = {"real": (-2.0, 2.0), "positive": (0.1, 2.0), "unit": (0.1, 0.9)}
-_MOST_MIXED = 1 << 12
-"""Writing 65,536 scattered elements took 45 us on an H200, a third of the softmax behind it; 4,096 take 5."""
 
 
 class Fresh:
     """Fresh values for one workload."""
 
     def __init__(self, exhibit: Exhibit, rng: random.Random) -> None:
-        self.sources = [case for case in exhibit.cases if case.finite and case.family != "special"]
+        self.sources = [case for case in exhibit.cases if case.finite and case.family != families.SPECIAL]
         self._arguments = exhibit.instance.arguments
         self._freshener = Freshener(self.sources[0].inputs, self._arguments, exhibit.domains)
         self.mix = _mix_of(exhibit)
+        self._mixer = Mixer(self.mix, "cpu") if self.mix is not None else None
         self._rng = rng
 
     def choose(self) -> tuple[Case, int]:
@@ -56,6 +55,11 @@ class Fresh:
                 target.copy_(tensor)
         self._freshener.write(out, source.inputs, [source.inputs], random.Random(seed))
 
+    def mix_into(self, tensors: list[torch.Tensor], number: int) -> None:
+        """On a CPU: write the values that arrive with the call."""
+        if self._mixer is not None:
+            self._mixer.apply(tensors, number)
+
 
 def _mix_of(exhibit: Exhibit) -> Mix | None:
     """The largest contiguous float input that may be drawn: one element of every row of it arrives with the call."""
@@ -72,7 +76,7 @@ def _mix_of(exhibit: Exhibit) -> Mix | None:
     _size, index, tensor, kind = max(tensors, key=lambda item: item[:2])
     stride = tensor.shape[-1] if tensor.shape[-1] > 1 else max(1, tensor.numel() // 64)
     low, high = _MIX_RANGE[kind]
-    return Mix(index, max(stride, tensor.numel() // _MOST_MIXED), low, high)
+    return Mix(index, max(stride, -(-tensor.numel() // MOST)), low, high)
 
 
 def _mixable(value: Any, kind: str) -> bool:

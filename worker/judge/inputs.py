@@ -18,6 +18,7 @@ import torch
 from problems.catalog import Domain
 from worker.judge import inputs_index, inputs_real
 
+SPECIAL = "special"
 OWN = "own"
 """The file's own get_inputs: the only family of a problem none of whose arguments may be drawn."""
 

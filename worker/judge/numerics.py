@@ -7,7 +7,8 @@ For an output c with truth y and error e = c - y, every slice g (rows, columns, 
 and E is the largest r_g. An *accept anchor* E_A is the error of honest arithmetic (eager in the problem's dtype, and
 not less than 16 units of fp32 rounding: an honest sequential fp32 sum over 16,384 terms is 12 to 21 times worse than a
 blocked one, measured). A *reject anchor* E_R is the error of the reference one precision lower. The threshold is their
-geometric mean when they are at least 16 apart; otherwise the family cannot see precision and 8 * E_A guards logic only.
+geometric mean when they are at least 16 apart, but not below 64 * E_A as long as that is under a quarter of E_R;
+otherwise the family cannot see precision and 8 * E_A guards logic only.
 
 No global percentage of matching elements: one wrong row in a hundred thousand is a wrong kernel.
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -35,9 +36,11 @@ _BLOCK = 1024
 _ELEMENT_KAPPA = 16.0
 _FEW_ELEMENTS = 1 << 18
 _BIAS_BLOCKS, _BIAS_MIN_BLOCK = 32, 64
-_BIAS_UNITS = {torch.float16: 0.5, torch.bfloat16: 0.5, torch.float32: 4.0, torch.float64: 64.0}
+_BIAS_UNITS = {torch.float16: 0.5, torch.bfloat16: 0.5, torch.float32: 16.0, torch.float64: 64.0}
 """Allowed bias in units of rounding. A 16-bit result cut off instead of rounded is biased by 0.7 units; an honest
-polynomial for exp in fp32 by about 1."""
+polynomial for exp in fp32 by 1, an exp2 of a rounded product by 5."""
+_GENEROUS = 64.0
+"""An honest sequential fp32 LayerNorm over 8,192 columns is 18 accept floors off (measured)."""
 _SEPARATION = 16.0
 """With nearer anchors the threshold would lie within 4 accept floors, where honest sequential sums land."""
 
@@ -70,10 +73,20 @@ class Comparison:
 
 def tolerance(accept_error: float, reject_error: float, dtype: torch.dtype) -> Tolerance:
     """The two-sided threshold for an output of `dtype`."""
-    accept = max(accept_error, _ACCEPT_FLOOR.get(dtype, 16 * _FP32_ULP))
-    if reject_error >= _SEPARATION * accept:
-        return Tolerance(accept, reject_error, math.sqrt(accept * reject_error), sees_precision=True)
-    return Tolerance(accept, reject_error, 8 * accept, sees_precision=False)
+    floor = _ACCEPT_FLOOR.get(dtype, 16 * _FP32_ULP)
+    accept = max(accept_error, floor)
+    if reject_error < _SEPARATION * accept:
+        return Tolerance(accept, reject_error, 8 * accept, sees_precision=False)
+    threshold = max(math.sqrt(accept * reject_error), min(_GENEROUS * accept, reject_error / 4))
+    if dtype in (torch.float16, torch.bfloat16):
+        threshold = min(threshold, max(8 * accept, _SEPARATION * floor))
+    return Tolerance(accept, reject_error, threshold, sees_precision=True)
+
+
+def relaxed(limit: Tolerance, seeing: float) -> Tolerance:
+    """A tolerance of a family that cannot see precision, at least as wide as one that can (`seeing`): small integers
+    leave eager without any error, but not an honest kernel that divides by a sum."""
+    return limit if limit.sees_precision else replace(limit, threshold=max(limit.threshold, seeing))
 
 
 def slice_error(output: torch.Tensor, truth: torch.Tensor, hits: torch.Tensor | None = None) -> tuple[float, str]:
@@ -130,6 +143,7 @@ def compare(
     special = _compare_special(output, truth, eager)
     if special:
         return Comparison(False, special, math.inf, "special values", math.inf)
+    output = forgiven(output, truth, eager)
     error, where = slice_error(output, truth, hits)
     excess = _element_excess(output, truth, limit)
     if error > limit.threshold:
@@ -147,7 +161,7 @@ def compare(
     mean, spread = found
     honest = bias(eager, truth)
     bound = max(
-        4 * spread, _BIAS_UNITS.get(output.dtype, 4.0) * unit(output.dtype), 4 * abs(honest[0] if honest else 0)
+        4 * spread, _BIAS_UNITS.get(output.dtype, 16.0) * unit(output.dtype), 4 * abs(honest[0] if honest else 0)
     )
     if abs(mean) > bound:
         reason = f"the result is biased: it is {mean:+.1e} of the true one too large on average (bound {bound:.1e})"
@@ -199,6 +213,12 @@ def bias(output: torch.Tensor, truth: torch.Tensor) -> tuple[float, float] | Non
 def unit(dtype: torch.dtype) -> float:
     """Half the distance from 1 to the next number: the largest relative rounding error."""
     return _UNIT.get(dtype, _FP32_ULP)
+
+
+def forgiven(output: torch.Tensor, truth: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
+    """`output` with the truth wherever it may be NaN or infinite: where eager is, although the truth is not."""
+    free = torch.isfinite(truth) & ~torch.isfinite(eager) & ~torch.isfinite(output)
+    return torch.where(free, truth.to(output.dtype), output)
 
 
 def _compare_exact(output: torch.Tensor, eager: torch.Tensor) -> Comparison:

@@ -140,7 +140,7 @@ def _shape_variant(problem: Problem, workload: Workload, device: str, seed: int,
 def _one_case(problem: Problem, instance: Instance, domains: Mapping[str, Domain], device: str, seed: int) -> Case:
     generator = torch.Generator(device=device).manual_seed(seed)
     drawn = families.draw(instance.like, instance.arguments, domains, instance.workload.params, "mixed", generator)
-    truth = Truth(instance, problem.spec.precision)
+    truth = Truth(instance, problem.spec.precision, domains)
     case = truth.case("mixed", drawn)
     if case.finite:
         return case

@@ -37,9 +37,9 @@ class Processes:
 
     def __init__(self, options: RefereeOptions, *, on_gpu: bool) -> None:
         self._options, self._on_gpu = options, on_gpu
-        self._build_root = options.home / "cache" / "build"
-        self._build_root.mkdir(parents=True, exist_ok=True)
-        self._builder = make_builder(self._build_root, on_gpu=on_gpu)
+        build_root = options.home / "cache" / "build"
+        build_root.mkdir(parents=True, exist_ok=True)
+        self._builder = make_builder(build_root, on_gpu=on_gpu)
         self._zygote: Zygote | None = None
 
     @property
@@ -90,7 +90,7 @@ class Processes:
         confinement = sandbox.Confinement(
             level=zygote.level,
             limits=limits,
-            readable=(*sandbox.python_folders(), str(self._build_root.resolve())),
+            readable=sandbox.python_folders(),
             writable=(str(compile_cache),) if compile_cache else (),
             gpu=self._on_gpu,
         )

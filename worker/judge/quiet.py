@@ -22,6 +22,12 @@ def runner_of(warden: int) -> int | None:
     return pid
 
 
+def runner_tree(warden: int) -> list[int]:
+    """The process that runs the candidate and all its descendants, but not the sandbox's own first process."""
+    init = _children(warden)
+    return _below(init[0]) if init else []
+
+
 def waited_s(pid: int) -> float:
     """Seconds for which the threads of a process have been ready but without a core, all together."""
     total_ns = 0
@@ -32,7 +38,20 @@ def waited_s(pid: int) -> float:
     return total_ns / 1e9
 
 
+def _below(pid: int) -> list[int]:
+    found: list[int] = []
+    waiting = _children(pid)
+    while waiting:
+        child = waiting.pop()
+        found.append(child)
+        waiting += _children(child)
+    return found
+
+
 def _children(pid: int) -> list[int]:
-    with contextlib.suppress(OSError, ValueError):
-        return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return []
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():  # any thread may have forked
+            with contextlib.suppress(OSError, ValueError):
+                found += [int(text) for text in (task / "children").read_text().split()]
+    return found

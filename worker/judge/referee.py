@@ -13,7 +13,6 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -128,7 +127,7 @@ class Referee:
             finally:
                 evaluation.build_s = runner.build_s
             with self._lease.exclusive():
-                provenance.check(trial, [Path(path) for path in runner.artefacts])
+                provenance.check(trial, runner.artefacts)
             timings = self._time(trial)
             evaluation.log = runner.log()
             for bench in trial.benches.values():
@@ -191,7 +190,7 @@ class Referee:
 
     def baselines_of(self, exhibits: Exhibits) -> Baselines:
         """The live baselines, made on first use and again after their runner died."""
-        if self._baselines is None or self._baselines.dead:
+        if self._baselines is None or self._baselines.runner.dead:
             name = exhibits.problem.outline.source_hash
             record = Record(self.processes.compile_cache(name).parent / f"{name}.{self._machine()}.json")
             self._baselines = Baselines(exhibits, self.processes.baseline_runner(name), record)

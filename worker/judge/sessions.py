@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from worker.judge import quiet
+from worker.judge.freezing import Freezer
 from worker.judge.verdict import Fault, Verdict
 from worker.runner import protocol, sandbox
 
@@ -92,10 +93,11 @@ class Runner:
         self._drain.start()
         self.build: Builder | None = None
         self.build_s = 0.0
-        self.artefacts: list[str] = []
-        """Paths of what was built for it."""
+        self.artefacts: list[Path] = []
+        """What was built for it."""
         self._runner_pid: int | None = None
         self._open = True
+        self._freezer = Freezer(pid)
 
     def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> dict[str, Any]:
         """Send a control message and wait for its answer, serving builds meanwhile (their time is not counted)."""
@@ -133,6 +135,14 @@ class Runner:
         """Whether the process has ended."""
         return not self._open
 
+    def freeze(self) -> None:
+        """Stop it and all its threads until `thaw`: nothing of it runs while others are timed."""
+        self._freezer.freeze()
+
+    def thaw(self) -> None:
+        """Let it run again."""
+        self._freezer.thaw()
+
     def waited_s(self) -> float:
         """Seconds for which its threads were ready but had no core, since it started."""
         if self._runner_pid is None:
@@ -148,6 +158,7 @@ class Runner:
         if not self._open:
             return 0
         self._open = False
+        self._freezer.thaw()
         self._control.close()
         self._bell.close()
         return self._zygote.reap(self._pid)
@@ -158,19 +169,23 @@ class Runner:
         raise self._failure(answer)
 
     def _serve_build(self, request: dict[str, Any]) -> None:
+        """Build what was asked for and hand over the artefact's bytes as a descriptor: no runner can read the cache,
+        which holds other candidates' work."""
         started = time.monotonic()
         language, source, flags = request.get("build"), request.get("source"), request.get("flags")
         well_formed = isinstance(language, str) and isinstance(source, str) and isinstance(flags, list)
         if self.build is None or not well_formed:
             raise Fault(Verdict.SUSPICIOUS, "a malformed build request", self.log())
         try:
-            path = self.build(str(language), str(source), [str(flag) for flag in flags or []])
-            self.artefacts.append(path)
-            answer = {"path": path}
+            path = Path(self.build(str(language), str(source), [str(flag) for flag in flags or []]))
         except BuildFailed as failed:
-            answer = {"error": str(failed)[:16_000]}
+            self.build_s += time.monotonic() - started
+            protocol.send_message(self._control, {"error": str(failed)[:16_000]})
+            return
         self.build_s += time.monotonic() - started
-        protocol.send_message(self._control, answer)
+        self.artefacts.append(path)
+        with path.open("rb") as artefact:
+            protocol.send_message(self._control, {"name": path.name}, (artefact.fileno(),))
 
     def _failure(self, answer: dict[str, Any]) -> Fault:
         kinds = answer.get("failed")

@@ -8,6 +8,7 @@ runner is where overheads are measured. How a sample is taken: `worker.judge.clo
 
 from __future__ import annotations
 
+import contextlib
 import random
 import statistics
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ _FULL_CHECK_SHARE = 0.2
 _PROOF_SHARE = 0.25
 _IMPOSSIBLE_SHARE = 0.5
 """A chain that is shorter than its own evictions in so many of the rounds was not run as asked."""
+_LATE_SHARE, _LATE_US = 0.2, 20.0
+"""Results that come so much later than their calls end (a share of the call, and so many us) are no accident."""
 _TRUSTED = 1
 
 
@@ -48,7 +51,8 @@ class Timings:
     samples_us: dict[str, list[float]] = field(default_factory=dict)
     checked_outputs: int = 0
     late_us: float = 0.0
-    """Median of what was added to the candidate's samples because its results came late."""
+    """Lower quartile of what was added to the candidate's samples because its results came late: on a busy machine
+    single results do, work that was put off always does."""
     calls: int = 1
 
     @property
@@ -120,18 +124,27 @@ class _Race:
         self._checked = 0
 
     def run(self, fresh: Fresh) -> Timings:
-        self._warm_up(fresh)
         rounds: list[list[Sample]] = []
-        for _number in range(self._rounds()):
-            rounds.append(self._round(fresh, len(rounds)))
-        for clock in self._active.values():
-            clock.contender.bench.cool()
+        try:
+            self._warm_up(fresh)
+            for _number in range(self._rounds()):
+                rounds.append(self._round(fresh, len(rounds)))
+        finally:
+            self._cool()
         return self._timings(rounds)
+
+    def _cool(self) -> None:
+        """Take all runners back from the bell, also after a fault: the baselines' one serves the next candidate."""
+        for clock in self._active.values():
+            clock.contender.bench.runner.thaw()
+            with contextlib.suppress(Fault):  # a runner that does not answer is closed, and then known as dead
+                clock.contender.bench.cool()
 
     def _warm_up(self, fresh: Fresh) -> None:
         for clock in self._clocks:
             self._activate(clock, fresh)
             clock.warm_up(self._plan)
+            clock.contender.bench.runner.freeze()
         device = [clock for clock in self._clocks if isinstance(clock, DeviceClock)]
         for device_clock in device:
             device_clock.plan(self._plan, min(clock.step_s for clock in device))
@@ -184,6 +197,7 @@ class _Race:
 
     def _activate(self, clock: HostClock | DeviceClock, fresh: Fresh) -> None:
         key = id(clock.contender.bench.runner)
+        clock.contender.bench.runner.thaw()
         current = self._active.get(key)
         if current is clock:
             return
@@ -199,10 +213,15 @@ class _Race:
             seconds = [self._plan.seconds_per_call(sample) for sample in samples]
             timings.samples_us[clock.contender.name] = [value * 1e6 for value in seconds]
         mine = [samples[0] for samples in rounds]
-        timings.late_us = statistics.median(self._plan.late_s(sample) for sample in mine) / self._plan.calls * 1e6
+        late_us = sorted(self._plan.late_s(sample) / self._plan.calls * 1e6 for sample in mine)
+        timings.late_us = late_us[len(late_us) // 4]
         null_s = statistics.median(self._plan.null_s)
         short = sum(sample.call_s < null_s for sample in mine)
         if short > _IMPOSSIBLE_SHARE * len(mine):
             reason = "timed calls were over sooner than the waiting that belongs to them: the runner did not do as told"
+            raise Fault(Verdict.SUSPICIOUS, reason)
+        late = timings.late_us
+        if late > max(_LATE_US, _LATE_SHARE * timings.latency_us(self._clocks[0].contender.name)):
+            reason = f"results were ready {late:.0f} us after their calls were said to be over: work was put off"
             raise Fault(Verdict.SUSPICIOUS, reason)
         return timings

@@ -14,6 +14,7 @@ import contextlib
 import functools
 import gc
 import os
+import shutil
 import socket
 import sys
 import traceback
@@ -62,7 +63,9 @@ class _Slots:
     """Inputs of the calls of a chain, and how fresh values are mixed into them."""
 
     def __init__(self, inputs: list[tuple[Any, ...]], mix: mixing.Mix | None, retained: int) -> None:
-        self.inputs, self._mix, self.retained = inputs, mix, retained
+        self.inputs, self.retained = inputs, retained
+        device = next((tensor.device for tensor in values.tensors_of(inputs[0])), torch.device("cpu"))
+        self._mixer = mixing.Mixer(mix, str(device)) if mix is not None else None
         self._tensors = [values.tensors_of(arguments) for arguments in inputs]
 
     def at(self, step: int) -> tuple[Any, ...]:
@@ -71,8 +74,8 @@ class _Slots:
 
     def mix(self, step: int, nonce: int) -> None:
         """Write the values that belong to one call of a chain."""
-        if self._mix is not None:
-            mixing.apply(self._mix, self._tensors[step % len(self._tensors)], mixing.step_number(nonce, step))
+        if self._mixer is not None:
+            self._mixer.apply(self._tensors[step % len(self._tensors)], mixing.step_number(nonce, step))
 
 
 class Session:
@@ -152,16 +155,16 @@ class Session:
         return {}
 
     def run(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
-        """One call, untimed: outputs go into the arena at the places given. With `then` (other inputs) a second call
-        is made before the first one's outputs are stored: a result must outlive the next call."""
+        """One call, untimed: outputs go into the arena at the places given. With `then` (lists of other inputs)
+        more calls are made before the first one's outputs are stored: a result must outlive the next calls."""
         call = self.subjects[message["subject"]].calls[message["workload"]]
         shared = self.arenas[message["workload"]].bytes
         places = [values.decode(place, shared) for place in message["outputs"]]
         self._poison(places)
         with torch.no_grad():
             result = call(*values.decode(message["inputs"], shared))
-            if message.get("then") is not None:
-                call(*values.decode(message["then"], shared))
+            for others in message.get("then", ()):
+                call(*values.decode(others, shared))
         _store(result, places)
         self._synchronize()
         return {}
@@ -308,13 +311,21 @@ def _install_loader(control: socket.socket) -> None:
 
     def build(language: str, source: str, flags: Sequence[str]) -> str:
         protocol.send_message(control, {"build": language, "source": source, "flags": list(flags)})
-        answer, _fds = protocol.receive_message(control)
+        answer, fds = protocol.receive_message(control)
         if "error" in answer:
             raise loader.BuildError(answer["error"])
-        return str(answer["path"])
+        return str(_received(str(answer["name"]), fds[0]))
 
     loader._set_builder(build)
     sys.modules["kernelwright"] = loader
+
+
+def _received(name: str, descriptor: int) -> Path:
+    """An artefact, copied from the judge's descriptor into our own scratch, where dlopen may open it by a path."""
+    path = Path.cwd() / f"{descriptor}-{name}"
+    with os.fdopen(descriptor, "rb") as artefact, path.open("wb") as copy:
+        shutil.copyfileobj(artefact, copy)
+    return path
 
 
 def _acknowledge(control: socket.socket, answer: dict[str, Any]) -> None:
@@ -342,10 +353,6 @@ def serve(control: socket.socket, bell: socket.socket) -> int:
         "record": session.record,
         "recorded": session.recorded,
         "hot": session.hot,
-        **{
-            name: functools.partial(handler, session)
-            for name, handler in (examine.HANDLERS | provenance.HANDLERS).items()
-        },
     }
     others = examine.HANDLERS | provenance.HANDLERS
     handlers |= {name: functools.partial(handler, session) for name, handler in others.items()}

@@ -14,6 +14,11 @@ import torch
 
 _SPREAD = 2654435761  # Knuth's multiplicative hash: neighbouring numbers give unlike values
 _RANGE = 1 << 32
+_GOLDEN = 0.6180339887498949
+_VARIANTS = 1 << 16
+MOST = 1 << 12
+"""Elements written at most. 65,536 scattered ones took 45 us on an H200, a third of the softmax behind them; 4,096 take
+5 us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +36,20 @@ class Mix:
         return asdict(self)
 
 
-def apply(mix: Mix, tensors: list[torch.Tensor], number: int) -> None:
-    """Write into one contiguous tensor."""
-    share = (number * _SPREAD) % _RANGE / _RANGE
-    flat = tensors[mix.tensor].view(-1)
-    flat[number % mix.stride :: mix.stride].fill_(mix.low + (mix.high - mix.low) * share)
+class Mixer:
+    """Writes a mix's values into tensors on one device: judge and runner do it alike."""
+
+    def __init__(self, mix: Mix, device: str) -> None:
+        self._mix = mix
+        # A Weyl sequence: no two of its elements are alike, so that no column or row becomes constant.
+        share = torch.frac(torch.arange(MOST + _VARIANTS, dtype=torch.float64) * _GOLDEN)
+        self._table = (mix.low + (mix.high - mix.low) * share).to(device)
+
+    def apply(self, tensors: list[torch.Tensor], number: int) -> None:
+        """Write the values that belong to `number` into one contiguous tensor of an argument list."""
+        target = tensors[self._mix.tensor].view(-1)[number % self._mix.stride :: self._mix.stride]
+        start = number * _SPREAD % _VARIANTS
+        target.copy_(self._table[start : start + target.numel()])
 
 
 def step_number(nonce: int, step: int) -> int:

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from problems.catalog import ProblemError, bundled
-from worker.judge.exhibits import Exhibits
-from worker.judge.problem import Problem
 from worker.judge.domains import resolved
-from worker.judge.truth import Truth, prepare_cases
+from worker.judge.exhibits import Exhibits
+from worker.judge.problem import Instance, Problem
+from worker.judge.truth import Case, Truth, prepare_cases
 from worker.judge.verdict import ReferenceFailed
 
 PLAIN = """
@@ -28,6 +28,11 @@ def get_init_inputs():
 """
 
 
+def cases_of(problem: Problem, instance: Instance, count: int) -> list[Case]:
+    truth = Truth(instance, problem.spec.precision, resolved(problem, instance))
+    return prepare_cases(problem, truth, "cpu", 1, count)
+
+
 def plain(body: str) -> Problem:
     return Problem(PLAIN.format(body=body), "plain")
 
@@ -37,7 +42,7 @@ def test_a_file_without_a_spec_has_one_workload() -> None:
     (workload,) = problem.workloads("cpu")
     instance = problem.instance(workload, "cpu", seed=1)
     assert instance.arguments == ("x",)
-    assert len(prepare_cases(problem, Truth(instance, problem.spec.precision), resolved(problem, instance), "cpu", 1, 4)) == 4
+    assert len(cases_of(problem, instance, 4)) == 4
 
 
 def test_identity_parameters_are_moved_and_variances_stay_positive() -> None:
@@ -52,7 +57,7 @@ def test_identity_parameters_are_moved_and_variances_stay_positive() -> None:
 def test_a_reference_whose_domain_excludes_negative_numbers_is_judged_on_positive_ones() -> None:
     problem = plain("return torch.log(x)")
     instance = problem.instance(problem.workloads("cpu")[0], "cpu", seed=1)
-    cases = prepare_cases(problem, Truth(instance, problem.spec.precision), resolved(problem, instance), "cpu", 1, 2)
+    cases = cases_of(problem, instance, 2)
     assert all(bool((case.inputs[0] > 0).all()) for case in cases)
     assert all(bool(torch.isfinite(case.truth[0]).all()) for case in cases)
 
@@ -85,7 +90,7 @@ def test_a_file_without_a_model_is_refused() -> None:
 def test_inputs_that_a_reference_changes_in_place_do_not_reach_the_candidates() -> None:
     problem = plain("return x.mul_(2)")
     instance = problem.instance(problem.workloads("cpu")[0], "cpu", seed=1)
-    case = prepare_cases(problem, Truth(instance, problem.spec.precision), resolved(problem, instance), "cpu", 1, 1)[0]
+    case = cases_of(problem, instance, 1)[0]
     assert torch.equal(case.eager[0], case.inputs[0] * 2)
 
 
