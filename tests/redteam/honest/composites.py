@@ -90,10 +90,10 @@ ENTRIES = (
             offset = parts[-1][..., -1:]
         return torch.cat(parts, -1)
     """),
-    composed("torch-loss-gather", "logsumexp less the target's logit", "cross_entropy", """
+    composed("torch-loss-gather", "logsumexp less the target's logit, both below the row's maximum", "cross_entropy", """
     def forward(self, logits, target):
-        picked = logits.gather(1, target[:, None])[:, 0]
-        return (torch.logsumexp(logits, 1) - picked).mean()
+        below = logits - logits.amax(1, keepdim=True)
+        return (torch.logsumexp(below, 1) - below.gather(1, target[:, None])[:, 0]).mean()
     """),
     composed("torch-loss-nll", "log_softmax and nll_loss", "cross_entropy", """
     def forward(self, logits, target):
