@@ -1,81 +1,9 @@
-"""Unusual contracts: integers, booleans, 0-d parameters, buffers, several outputs, half and double, in place, strides."""
+"""Unusual contracts: buffers, several outputs, mixed types, double, in place, strides, plain numbers."""
 
 from __future__ import annotations
 
-from tests.redteam.honest.building import EACH_ROW, REDUCED, cpp
+from tests.redteam.honest.building import EACH_ROW, cpp
 
-_ARGMAX = """
-extern "C" void run(const float* x, int64_t* y, int64_t rows, int64_t n) {
-    for (int64_t r = 0; r < rows; r++) {
-        const float* a = x + r * n;
-        int64_t best = 0;
-        for (int64_t i = 1; i < n; i++) BETTER best = i;
-        y[r] = best;
-    }
-}"""
-_ARGMAX_FORWARD = """
-def forward(self, x):
-    x = dense(x)
-    if not x.shape[-1]:
-        raise ValueError("a row without values has no maximum")
-    out = torch.empty(x.shape[:-1], dtype=torch.int64)
-    lib.run(x, out, out.numel(), x.shape[-1])
-    return out
-"""
-_TOP = """
-#include <functional>
-#include <queue>
-#include <vector>
-extern "C" void run(const float* x, float* y, int64_t rows, int64_t n) {
-    auto above = [](float a, float b) { return a != a ? b == b : a > b; };  // NaN counts as the largest, as in torch
-    for (int64_t r = 0; r < rows; r++) {
-        const float* a = x + r * n;
-        BODY
-    }
-}"""
-_TOP_FORWARD = """
-def forward(self, x):
-    x = dense(x)
-    if x.shape[-1] < 8:
-        raise ValueError("rows of at least eight values are needed")
-    out = torch.empty(*x.shape[:-1], 8)
-    lib.run(x, out, x.numel() // x.shape[-1], x.shape[-1])
-    return out
-"""
-_MAX = """
-static float total(const float* x, int64_t n) {
-    float m = -INFINITY;
-    for (int64_t i = 0; i < n; i++) m = x[i] > m || x[i] != x[i] ? x[i] : m;
-    for (int64_t i = 0; i < n; i++) if (x[i] != x[i]) return x[i];
-    return m;
-}"""
-_THRESHOLD = """
-extern "C" void run(const float* x, const float* limit, uint8_t* over, float* y, int64_t* count, int64_t rows, int64_t n) {
-    #pragma omp parallel for
-    for (int64_t r = 0; r < rows; r++) {
-        int64_t c = 0;
-        for (int64_t i = 0; i < n; i++) {
-            float v = x[r * n + i];
-            over[r * n + i] = v > *limit;
-            c += v > *limit;
-            y[r * n + i] = v > *limit || *limit != *limit ? *limit : v;
-        }
-        count[r] = c;
-    }
-}"""
-_THRESHOLD_INIT = """
-def __init__(self):
-    super().__init__()
-    self.limit = nn.Parameter(torch.tensor(0.5))
-"""
-_THRESHOLD_FORWARD = """
-def forward(self, x):
-    x = dense(x)
-    over = torch.empty(x.shape, dtype=torch.bool)
-    out, count = torch.empty_like(x), torch.empty(x.shape[:-1], dtype=torch.int64)
-    lib.run(x, self.limit, over, out, count, count.numel(), x.shape[-1])
-    return over, out, count
-"""
 _MASKED = """
 extern "C" void run(const float* x, const bool* keep, const int32_t* weight, float* y, int64_t rows, int64_t n) {
     for (int64_t r = 0; r < rows; r++) {
@@ -101,7 +29,8 @@ extern "C" void run(const float* x, const float* w, const float* b, const float*
     for (int64_t z = 0; z < batch; z++)
         for (int64_t c = 0; c < channels; c++) {
             float scale = w[c] / std::sqrt(var[c] + 1e-5f);  // from the buffers of this very call
-            for (int64_t i = 0, at = (z * channels + c) * size; i < size; i++) y[at + i] = (x[at + i] - mean[c]) * scale + b[c];
+            for (int64_t i = 0, at = (z * channels + c) * size; i < size;
+                i++) y[at + i] = (x[at + i] - mean[c]) * scale + b[c];
         }
 }"""
 _BATCHNORM_INIT = """
@@ -126,11 +55,13 @@ extern "C" void run(const float* x, const float* w, const float* b, float* y, in
     for (int64_t g = 0; g < groups_in_all; g++) {
         const float* a = x + g * channels * size;
         float mean = 0, m2 = 0;
-        for (int64_t i = 0; i < channels * size; i++) { float d = a[i] - mean; mean += d / (i + 1); m2 += d * (a[i] - mean); }
+        for (int64_t i = 0; i < channels * size; i++) { float d = a[i] - mean; mean += d / (i + 1);
+            m2 += d * (a[i] - mean); }
         float rstd = 1 / std::sqrt(m2 / (channels * size) + 1e-5f);
         for (int64_t c = 0; c < channels; c++) {
             int64_t at = (g % groups) * channels + c;
-            for (int64_t i = c * size; i < (c + 1) * size; i++) y[g * channels * size + i] = (a[i] - mean) * rstd * w[at] + b[at];
+            for (int64_t i = c * size; i < (c + 1) * size;
+                i++) y[g * channels * size + i] = (a[i] - mean) * rstd * w[at] + b[at];
         }
     }
 }"""
@@ -204,7 +135,8 @@ def forward(self, x, y):
     return x
 """
 _ROPE = """
-extern "C" void run(const float* q, const float* cos, const float* sin, float* y, int64_t heads, int64_t length, int64_t half) {
+extern "C" void run(const float* q, const float* cos, const float* sin, float* y, int64_t heads,
+    int64_t length, int64_t half) {
     for (int64_t h = 0; h < heads * length; h++)
         for (int64_t i = 0; i < half; i++) {
             float a = q[h * 2 * half + i], b = q[h * 2 * half + half + i];
@@ -234,7 +166,8 @@ def forward(self, x):
 _SCALED = """
 extern "C" void run(const float* x, const float* y, float* out, int64_t rows, int64_t n, double alpha, int64_t shift) {
     for (int64_t r = 0; r < rows; r++)
-        for (int64_t i = 0; i < n; i++) out[r * n + i] = x[r * n + i] + (float)alpha * y[r * n + ((i - shift) % n + n) % n];
+        for (int64_t i = 0; i < n; i++)
+            out[r * n + i] = x[r * n + i] + (float)alpha * y[r * n + ((i - shift) % n + n) % n];
 }"""
 _SCALED_FORWARD = """
 def forward(self, x, y, alpha, shift):
@@ -252,44 +185,48 @@ static void row(const float* x, float* y, int64_t n) {
     for (int64_t i = 0; i < n; i++) s += y[i] = expf(x[i] - m);
     for (int64_t i = 0; i < n; i++) y[i] /= s;
 }"""
-_EACH_MAX = """
-extern "C" void run(const float* x, float* y, int64_t rows, int64_t n) {
-    for (int64_t r = 0; r < rows; r++) y[r] = total(x + r * n, n);
-}"""
 
 ENTRIES = (
-    cpp("argmax-first", "The first of equal maxima; a NaN wins", "argmax",
-        _ARGMAX.replace("BETTER", "if (a[best] == a[best] && (a[i] > a[best] || a[i] != a[i]))"), _ARGMAX_FORWARD),
-    cpp("argmax-backwards", "From the back, where a tie moves to the earlier index", "argmax",
-        _ARGMAX.replace("best = 0", "best = n - 1").replace("for (int64_t i = 1; i < n; i++)",
-                                                           "for (int64_t i = n - 2; i >= 0; i--)")
-        .replace("BETTER", "if (a[i] != a[i] || (a[best] == a[best] && a[i] >= a[best]))"), _ARGMAX_FORWARD),
-    cpp("max-nan", "A maximum that keeps NaN", "row_max", _MAX + _EACH_MAX, REDUCED),
-    cpp("top-partial-sort", "A partial sort of a copy", "top_eight", _TOP.replace(
-        "BODY", "std::vector<float> t(a, a + n); std::partial_sort(t.begin(), t.begin() + 8, t.end(), above);\n"
-        "        std::copy(t.begin(), t.begin() + 8, y + r * 8);"), _TOP_FORWARD),
-    cpp("top-insertion", "Eight places kept sorted while values come by", "top_eight", _TOP.replace(
-        "BODY", "float* t = y + r * 8; int64_t have = 0;\n"
-        "        for (int64_t i = 0; i < n; i++) {\n            int64_t j = have < 8 ? have++ : above(a[i], t[7]) ? 7 : 8;\n"
-        "            if (j == 8) continue;\n            for (; j > 0 && above(a[i], t[j - 1]); j--) t[j] = t[j - 1];\n"
-        "            t[j] = a[i];\n        }"), _TOP_FORWARD),
-    cpp("threshold-three-outputs", "Booleans, floats and integers at once, a 0-d parameter read in C++", "threshold",
-        _THRESHOLD, _THRESHOLD_FORWARD, init=_THRESHOLD_INIT),
     cpp("masked-mean", "Float, bool and int32 inputs", "masked_mean", _MASKED, _MASKED_FORWARD),
-    cpp("batchnorm-buffers", "Running statistics are read from their buffers in every call", "batchnorm_eval",
-        _BATCHNORM, _BATCHNORM_FORWARD, init=_BATCHNORM_INIT),
+    cpp(
+        "batchnorm-buffers",
+        "Running statistics are read from their buffers in every call",
+        "batchnorm_eval",
+        _BATCHNORM,
+        _BATCHNORM_FORWARD,
+        init=_BATCHNORM_INIT,
+    ),
     cpp("groupnorm-welford", "Welford over a group", "groupnorm", _GROUPNORM, _GROUPNORM_FORWARD, init=_GROUPNORM_INIT),
-    cpp("int8-scale-last", "int8 weights, the scale after the sum", "dequantised_linear", _DEQUANT, _DEQUANT_FORWARD,
-        init=_DEQUANT_INIT),
-    cpp("columns-by-stride", "Column statistics of a transposed view as it lies", "column_statistics", _COLUMNS,
-        _COLUMNS_FORWARD),
+    cpp(
+        "int8-scale-last",
+        "int8 weights, the scale after the sum",
+        "dequantised_linear",
+        _DEQUANT,
+        _DEQUANT_FORWARD,
+        init=_DEQUANT_INIT,
+    ),
+    cpp(
+        "columns-by-stride",
+        "Column statistics of a transposed view as it lies",
+        "column_statistics",
+        _COLUMNS,
+        _COLUMNS_FORWARD,
+    ),
     cpp("inplace-add", "Writes into its argument, as the reference does", "inplace_add", _INPLACE, _INPLACE_FORWARD),
     cpp("rope-halves", "Both halves of a query at once", "rope", _ROPE, _ROPE_FORWARD),
     cpp("double-tanh", "float64 in and out", "double_tanh", _DOUBLE.replace("ONE", "std::tanh(x[i])"), _DOUBLE_FORWARD),
-    cpp("double-tanh-expm1", "float64 through expm1", "double_tanh", _DOUBLE.replace(
-        "ONE", "std::fabs(x[i]) < 22 ? std::expm1(2 * x[i]) / (std::expm1(2 * x[i]) + 2) "
-        ": x[i] != x[i] ? x[i] : std::copysign(1.0, x[i])"), _DOUBLE_FORWARD),
+    cpp(
+        "double-tanh-expm1",
+        "float64 through expm1",
+        "double_tanh",
+        _DOUBLE.replace(
+            "ONE",
+            "std::fabs(x[i]) < 22 ? std::expm1(2 * x[i]) / (std::expm1(2 * x[i]) + 2) "
+            ": x[i] != x[i] ? x[i] : std::copysign(1.0, x[i])",
+        ),
+        _DOUBLE_FORWARD,
+    ),
     cpp("plain-numbers", "A float and an int among the arguments", "scaled_add", _SCALED, _SCALED_FORWARD),
     cpp("one-column", "Rows of one value, and one row of many", "column_softmax", _SOFTMAX + EACH_ROW),
-)  # fmt: skip
+)
 """Honest candidates with unusual contracts."""

@@ -265,13 +265,31 @@ ENTRIES = (
         for name, (title, code) in _RMS.items()
     ),
     *(
-        cpp(f"residual-{name}", title, "residual_norm", _RESIDUAL.replace("STEP", step), _RESIDUAL_FORWARD,
-            init=RMS_INIT)
+        cpp(
+            f"residual-{name}",
+            title,
+            "residual_norm",
+            _RESIDUAL.replace("STEP", step),
+            _RESIDUAL_FORWARD,
+            init=RMS_INIT,
+        )
         for name, (title, step) in _RESIDUALS.items()
     ),
-    cpp("pair-as-tuple", "Two outputs in a tuple", "norm_and_rstd", _PAIR,
-        _PAIR_FORWARD.replace("RESULT", "out, rstd"), init=RMS_INIT),
-    cpp("pair-as-list", "Two outputs in a list", "norm_and_rstd", _PAIR,
-        _PAIR_FORWARD.replace("RESULT", "[out, rstd]"), init=RMS_INIT),
-)  # fmt: skip
+    cpp(
+        "pair-as-tuple",
+        "Two outputs in a tuple",
+        "norm_and_rstd",
+        _PAIR,
+        _PAIR_FORWARD.replace("RESULT", "out, rstd"),
+        init=RMS_INIT,
+    ),
+    cpp(
+        "pair-as-list",
+        "Two outputs in a list",
+        "norm_and_rstd",
+        _PAIR,
+        _PAIR_FORWARD.replace("RESULT", "[out, rstd]"),
+        init=RMS_INIT,
+    ),
+)
 """Honest normalisations."""

@@ -1,4 +1,4 @@
-"""Pointwise kernels: polynomials, tables and identities with their special values right; broadcasts, views, rounding."""
+"""Pointwise kernels: polynomials, tables and identities with their special values right; strides, rounding."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FUNCTIONS = {
     "gelu-erfc": ("gelu", "GELU through erfc, which is sharper in the left tail than the reference",
                   "static inline float one(float v) { return 0.5f * v * erfcf(-v * 0.70710678f); }"),
     "gelu-double": ("gelu", "GELU in double",
-                    "static inline float one(float v) { return (float)(0.5 * v * (1 + erf(v * 0.7071067811865476))); }"),
+                    "static inline float one(float v) { return 0.5 * v * (1 + erf(v * 0.7071067811865476)); }"),
     "gelu-table": (
         "gelu", "The normal distribution from a table of 4,097 cubics, made at load time from erfc",
         """
@@ -58,7 +58,7 @@ static inline float one(float v) {
     return v != v ? v : (float)std::copysign(30 * (1 - e) / (1 + e), v);
 }"""),
     "log1p-double": ("log1p", "log in double instead of log1p in float",
-                     "static inline float one(float v) { double d = v; return d < 1e-8 && d > -1e-8 ? v : (float)log1p(d); }"),
+                     "static inline float one(float v) { return std::fabs(v) < 1e-8f ? v : (float)log1p((double)v); }"),
     "log1p-corrected": ("log1p", "Kahan's log(1 + x): log(u) x / (u - 1)",
                         """static inline float one(float v) {
     double u = 1.0 + v, d = u - 1.0;
@@ -96,7 +96,8 @@ def forward(self, x):
     return out
 """
 _STRIDED = """
-extern "C" void run(const float* x, const float* y, float* out, int64_t rows, int64_t cols, int64_t xr, int64_t xc, int64_t yr,
+extern "C" void run(const float* x, const float* y, float* out, int64_t rows, int64_t cols, int64_t xr,
+    int64_t xc, int64_t yr,
                     int64_t yc) {
     #pragma omp parallel for
     for (int64_t r = 0; r < rows; r++)
@@ -171,7 +172,8 @@ def forward(self, x, residual):
     return out
 """
 _GELU_ROWS = """
-extern "C" void run(const float* x, const float* res, const float* b, const float* s, float* y, int64_t rows, int64_t n) {
+extern "C" void run(const float* x, const float* res, const float* b, const float* s, float* y, int64_t rows,
+    int64_t n) {
     #pragma omp parallel for
     for (int64_t r = 0; r < rows; r++) {
         #pragma omp simd
@@ -182,7 +184,8 @@ extern "C" void run(const float* x, const float* res, const float* b, const floa
     }
 }"""
 _GELU_COLUMNS = """
-extern "C" void run(const float* x, const float* res, const float* b, const float* s, float* y, int64_t rows, int64_t n) {
+extern "C" void run(const float* x, const float* res, const float* b, const float* s, float* y, int64_t rows,
+    int64_t n) {
     for (int64_t i0 = 0; i0 < n; i0 += 24)  // strips of columns, so that bias and scale stay in registers
         for (int64_t r = 0; r < rows; r++)
             for (int64_t i = i0; i < std::min(n, i0 + 24); i++) {
@@ -195,16 +198,42 @@ ENTRIES = (
     *(cpp(name, title, problem, code + _FLAT_HEAD, FLAT) for name, (problem, title, code) in _FUNCTIONS.items()),
     cpp("bucket-int64", "Integer outputs", "int_bucket", _BUCKET, _BUCKET_FORWARD),
     cpp("add-any-strides", "Reads both operands through their strides", "transposed_add", _STRIDED, _STRIDED_FORWARD),
-    cpp("add-column-major", "Works column by column, then makes the result contiguous", "transposed_add",
-        _TRANSPOSED_OUT, _TRANSPOSED_FORWARD),
-    cpp("swiglu-sigmoid", "a / (1 + exp(-a)) * b", "swiglu", _SWIGLU.replace("ONE", "a[i] / (1.0f + expf(-a[i])) * b[i]"),
-        SWIGLU_FORWARD),
-    cpp("swiglu-tanh", "The sigmoid by tanh, in double", "swiglu",
-        _SWIGLU.replace("ONE", "(float)(0.5 * a[i] * (1 + tanh(0.5 * a[i])) * b[i])"), SWIGLU_FORWARD),
-    cpp("swiglu-vector", "A polynomial exp in vectors of eight and a padded tail", "swiglu", _SWIGLU_VECTOR,
-        SWIGLU_FORWARD),
+    cpp(
+        "add-column-major",
+        "Works column by column, then makes the result contiguous",
+        "transposed_add",
+        _TRANSPOSED_OUT,
+        _TRANSPOSED_FORWARD,
+    ),
+    cpp(
+        "swiglu-sigmoid",
+        "a / (1 + exp(-a)) * b",
+        "swiglu",
+        _SWIGLU.replace("ONE", "a[i] / (1.0f + expf(-a[i])) * b[i]"),
+        SWIGLU_FORWARD,
+    ),
+    cpp(
+        "swiglu-tanh",
+        "The sigmoid by tanh, in double",
+        "swiglu",
+        _SWIGLU.replace("ONE", "(float)(0.5 * a[i] * (1 + tanh(0.5 * a[i])) * b[i])"),
+        SWIGLU_FORWARD,
+    ),
+    cpp(
+        "swiglu-vector",
+        "A polynomial exp in vectors of eight and a padded tail",
+        "swiglu",
+        _SWIGLU_VECTOR,
+        SWIGLU_FORWARD,
+    ),
     cpp("bias-gelu-rows", "Row by row, erfc", "small_bias_gelu", _GELU_ROWS, _GELU_FORWARD, init=_GELU_INIT),
-    cpp("bias-gelu-strips", "Strips of columns, a fused multiply-add at the end", "small_bias_gelu", _GELU_COLUMNS,
-        _GELU_FORWARD, init=_GELU_INIT),
-)  # fmt: skip
+    cpp(
+        "bias-gelu-strips",
+        "Strips of columns, a fused multiply-add at the end",
+        "small_bias_gelu",
+        _GELU_COLUMNS,
+        _GELU_FORWARD,
+        init=_GELU_INIT,
+    ),
+)
 """Honest pointwise kernels."""

@@ -214,13 +214,24 @@ extern "C" void run(const float* x, const int64_t* target, float* out, int64_t r
 ENTRIES = (
     *(cpp(f"cumsum-{name}", title, "cumsum", code + EACH_ROW) for name, (title, code) in _CUMSUMS.items()),
     cpp("cumsum-three-phases", "Totals of four parts, then each part from its own start", "cumsum", _THREE_PHASES),
-    cpp("cumsum-any-dimension", "The constructor's dimension moved to the end and back", "small_cumsum",
-        _CUMSUMS["chunks"][1] + EACH_ROW, _DIM_FORWARD, init=_DIM_INIT),
+    cpp(
+        "cumsum-any-dimension",
+        "The constructor's dimension moved to the end and back",
+        "small_cumsum",
+        _CUMSUMS["chunks"][1] + EACH_ROW,
+        _DIM_FORWARD,
+        init=_DIM_INIT,
+    ),
     cpp("cumprod-double", "The product in double, flushed where float cannot tell", "cumprod", _PRODUCT + EACH_ROW),
     *(
-        cpp(f"loss-{name}", title, "cross_entropy" if place % 2 else "small_cross_entropy", _ROW_LOSS + code,
-            LOSS_FORWARD)
+        cpp(
+            f"loss-{name}",
+            title,
+            "cross_entropy" if place % 2 else "small_cross_entropy",
+            _ROW_LOSS + code,
+            LOSS_FORWARD,
+        )
         for place, (name, (title, code)) in enumerate(_LOSSES.items())
     ),
-)  # fmt: skip
+)
 """Honest scans and losses."""

@@ -242,8 +242,13 @@ static float total(const float* x, int64_t n) {
 ENTRIES = (
     *(cpp(f"softmax-{name}", title, "softmax", code + EACH_ROW) for name, (title, code) in _ROWS.items()),
     cpp("softmax-eight-rows", "Eight rows at once under a guided schedule", "softmax", _EIGHT_ROWS),
-    cpp("softmax-masked", "Skips what the mask forbids; a row without any is NaN", "masked_softmax", _MASKED,
-        _MASKED_FORWARD),
+    cpp(
+        "softmax-masked",
+        "Skips what the mask forbids; a row without any is NaN",
+        "masked_softmax",
+        _MASKED,
+        _MASKED_FORWARD,
+    ),
     *(cpp(f"logsumexp-{name}", title, "logsumexp", code + EACH_SUM, REDUCED) for name, (title, code) in _LSE.items()),
-)  # fmt: skip
+)
 """Honest softmaxes."""

@@ -193,14 +193,28 @@ ENTRIES = (
         cpp(f"threads-{name}", title, "softmax", (_THREAD_HEADERS if place > 4 else "") + _ROW + _HEAD + code, SAME)
         for place, (name, (title, code)) in enumerate(_WAYS.items())
     ),
-    cpp("threads-sleeping-helper", "A helper thread that sleeps between calls and is idle at every return", "softmax",
-        _ROW + _POOL),
+    cpp(
+        "threads-sleeping-helper",
+        "A helper thread that sleeps between calls and is idle at every return",
+        "softmax",
+        _ROW + _POOL,
+    ),
     cpp("scratch-static", "A static buffer for intermediate rows", "softmax", _ROW + _STATIC_SCRATCH),
-    cpp("scratch-padded", "Rows padded with -inf to whole cache lines in memory that is freed again", "softmax",
-        _ROW + _ALIGNED),
+    cpp(
+        "scratch-padded",
+        "Rows padded with -inf to whole cache lines in memory that is freed again",
+        "softmax",
+        _ROW + _ALIGNED,
+    ),
     cpp("kernels-by-shape", "Template instances chosen by the row's length", "softmax", _CLASSES),
     cpp("sum-critical", "Threads add their columns' sums one after another, in any order", "row_sum", _LOCKED, REDUCED),
-    cpp("bias-relu-streamed", "Prefetches and non-temporal stores, fenced", "bias_relu", _STREAMED, _BIAS_FORWARD,
-        init=BIAS_INIT),
-)  # fmt: skip
+    cpp(
+        "bias-relu-streamed",
+        "Prefetches and non-temporal stores, fenced",
+        "bias_relu",
+        _STREAMED,
+        _BIAS_FORWARD,
+        init=BIAS_INIT,
+    ),
+)
 """Honest parallel candidates."""

@@ -1,84 +1,10 @@
-"""Forward and backward: gradients by autograd.Function, accumulated in float32 in many orders, and sums by id."""
+"""Forward and backward: gradients by autograd.Function, accumulated in float32 or wider, in many orders."""
 
 from __future__ import annotations
 
 from tests.redteam.entry import Entry
-from tests.redteam.honest.building import cpp, entry
-
-_SCATTER = {
-    "in-order": (
-        "Row after row, in the order of the ids",
-        """
-    std::fill(out, out + vocab * dim, 0.0f);
-    for (int64_t t = 0; t < tokens; t++) for (int64_t d = 0; d < dim; d++) out[ids[t] * dim + d] += grad[t * dim + d];
-}""",
-    ),
-    "sorted": (
-        "A counting sort by id, then a sum for each segment",
-        """
-    std::vector<int64_t> start(vocab + 1, 0), order(tokens);
-    for (int64_t t = 0; t < tokens; t++) start[ids[t] + 1]++;
-    for (int64_t v = 0; v < vocab; v++) start[v + 1] += start[v];
-    std::vector<int64_t> next(start.begin(), start.end() - 1);
-    for (int64_t t = 0; t < tokens; t++) order[next[ids[t]]++] = t;
-    #pragma omp parallel for schedule(dynamic, 16)
-    for (int64_t v = 0; v < vocab; v++)
-        for (int64_t d = 0; d < dim; d++) {
-            float s = 0;
-            for (int64_t i = start[v]; i < start[v + 1]; i++) s += grad[order[i] * dim + d];
-            out[v * dim + d] = s;
-        }
-}""",
-    ),
-    "private-tables": (
-        "A table for each of three bands of tokens, added up at the end",
-        """
-    std::vector<float> part(3 * vocab * dim, 0.0f);
-    #pragma omp parallel for
-    for (int64_t b = 0; b < 3; b++)
-        for (int64_t t = b * tokens / 3; t < (b + 1) * tokens / 3; t++)
-            for (int64_t d = 0; d < dim; d++) part[(b * vocab + ids[t]) * dim + d] += grad[t * dim + d];
-    for (int64_t e = 0; e < vocab * dim; e++) out[e] = (part[e] + part[vocab * dim + e]) + part[2 * vocab * dim + e];
-}""",
-    ),
-    "atomics": (
-        "Atomic float additions from all threads, in any order",
-        """
-    std::fill(out, out + vocab * dim, 0.0f);
-    #pragma omp parallel for schedule(dynamic, 32)
-    for (int64_t t = 0; t < tokens; t++)
-        for (int64_t d = 0; d < dim; d++) {
-            #pragma omp atomic
-            out[ids[t] * dim + d] += grad[t * dim + d];
-        }
-}""",
-    ),
-    "by-dimension": (
-        "Each thread owns some columns: no two write the same place",
-        """
-    #pragma omp parallel for
-    for (int64_t d = 0; d < dim; d++) {
-        for (int64_t v = 0; v < vocab; v++) out[v * dim + d] = 0;
-        for (int64_t t = tokens - 1; t >= 0; t--) out[ids[t] * dim + d] += grad[t * dim + d];  // last token first
-    }
-}""",
-    ),
-}
-_SCATTER_HEAD = """
-#include <vector>
-extern "C" void scatter(const int64_t* ids, const float* grad, float* out, int64_t tokens, int64_t vocab, int64_t dim) {"""
-_SCATTER_INIT = """
-def __init__(self, vocab):
-    super().__init__()
-    self.vocab = vocab
-"""
-_SCATTER_FORWARD = """
-def forward(self, ids, grad):
-    ids, grad = dense(ids, torch.int64), dense(grad)
-    out = torch.empty(self.vocab, grad.shape[1])
-    lib.scatter(ids, grad, out, ids.numel(), *out.shape)
-    return out
-"""
+from tests.redteam.honest.building import entry
+from tests.redteam.honest.scatters import SCATTER, SCATTER_HEAD
 
 _TRAIN = '''import torch
 from torch import nn
@@ -119,7 +45,12 @@ def _train(id: str, title: str, problem: str, code: str, forward: str, backward:
         return "\n    ".join(text.strip().splitlines())
 
     source = _TRAIN
-    for hole, text in {"CODE": code, "FORWARD": body(forward), "BACKWARD": body(backward), "MODEL": body(model)}.items():
+    for hole, text in {
+        "CODE": code,
+        "FORWARD": body(forward),
+        "BACKWARD": body(backward),
+        "MODEL": body(model),
+    }.items():
         source = source.replace(hole, text, 1)
     return entry(f"train-{id}", title, problem, source)
 
@@ -159,7 +90,8 @@ extern "C" void forward(const float* x, const float* w, float* y, float* rstd, i
         for (int64_t i = 0; i < n; i++) y[r * n + i] = x[r * n + i] * rstd[r] * w[i];
     }
 }
-extern "C" void backward(const float* g, const float* x, const float* w, const float* rstd, float* dx, float* dw, int64_t rows,
+extern "C" void backward(const float* g, const float* x, const float* w, const float* rstd, float* dx,
+    float* dw, int64_t rows,
                          int64_t n) {
     std::vector<ACC> sum(n, 0);
     for (int64_t k = 0; k < rows; k++) {
@@ -245,7 +177,8 @@ extern "C" void backward(const float* g, const float* y, float* dx, int64_t rows
 }
 """
 _LINEAR_CODE = """
-extern "C" void product(const float* a, const float* b, float* c, int64_t m, int64_t n, int64_t k, int64_t ai, int64_t ap,
+extern "C" void product(const float* a, const float* b, float* c, int64_t m, int64_t n, int64_t k, int64_t ai,
+    int64_t ap,
                         int64_t bp, int64_t bj, const float* bias) {
     #pragma omp parallel for collapse(2)
     for (int64_t i = 0; i < m; i++)
@@ -284,22 +217,38 @@ def forward(self, x):
 
 ENTRIES = (
     *(
-        cpp(f"scatter-{name}", title, "embedding_grad", _SCATTER_HEAD + code, _SCATTER_FORWARD, init=_SCATTER_INIT)
-        for name, (title, code) in _SCATTER.items()
+        _train(f"embedding-{name}", title, "embedding_train", _EMBEDDING_CODE + SCATTER_HEAD + code, *_EMBEDDING)
+        for name, (title, code) in SCATTER.items()
+        if name != "by-dimension"
     ),
-    *(
-        _train(f"embedding-{name}", title, "embedding_train", _EMBEDDING_CODE + _SCATTER_HEAD + code, *_EMBEDDING)
-        for name, (title, code) in _SCATTER.items() if name != "by-dimension"
+    _train(
+        "rmsnorm-float",
+        "Weight gradients in float, row after row",
+        "rmsnorm_train",
+        _RMS_CODE.replace("ACC", "float").replace("ROW", "k"),
+        *_RMS,
     ),
-    _train("rmsnorm-float", "Weight gradients in float, row after row", "rmsnorm_train",
-           _RMS_CODE.replace("ACC", "float").replace("ROW", "k"), *_RMS),
-    _train("rmsnorm-double-backwards", "Weight gradients in double, last row first", "rmsnorm_train",
-           _RMS_CODE.replace("ACC", "double").replace("ROW", "rows - 1 - k"), *_RMS),
-    _train("gelu-recomputed", "The derivative from the saved input", "gelu_train", _GELU_CODE,
-           *_one("x.numel()", "x")),
-    _train("softmax-from-output", "The derivative from the saved output", "softmax_train", _SOFTMAX_CODE,
-           *_one("x.numel() // max(1, x.shape[-1]), x.shape[-1]", "out")),
-    _train("linear-three-products", "Three products for three gradients, by strides", "linear_train", _LINEAR_CODE,
-           *_LINEAR),
-)  # fmt: skip
+    _train(
+        "rmsnorm-double-backwards",
+        "Weight gradients in double, last row first",
+        "rmsnorm_train",
+        _RMS_CODE.replace("ACC", "double").replace("ROW", "rows - 1 - k"),
+        *_RMS,
+    ),
+    _train("gelu-recomputed", "The derivative from the saved input", "gelu_train", _GELU_CODE, *_one("x.numel()", "x")),
+    _train(
+        "softmax-from-output",
+        "The derivative from the saved output",
+        "softmax_train",
+        _SOFTMAX_CODE,
+        *_one("x.numel() // max(1, x.shape[-1]), x.shape[-1]", "out"),
+    ),
+    _train(
+        "linear-three-products",
+        "Three products for three gradients, by strides",
+        "linear_train",
+        _LINEAR_CODE,
+        *_LINEAR,
+    ),
+)
 """Honest gradients."""
