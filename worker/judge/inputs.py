@@ -91,9 +91,7 @@ def draw(
     unknown family.
     """
     pair = _PAIRS[family]
-    matrices = any(
-        kind_of(value, domains.get(name)) == "real" and value.dim() > 1 for value, name in zip(like, names, strict=True)
-    )
+    special = _special_argument(like, names, domains, generator) if family == SPECIAL else ""
     drawn: list[Any] = []
     for value, name in zip(like, names, strict=True):
         domain = domains.get(name)
@@ -104,9 +102,23 @@ def draw(
             limit = domain.limit(params) if domain else None
             drawn.append(_same_layout(inputs_index.indices(value, limit, pair.index, generator), value))
         else:
-            spared = family == "special" and matrices and value.dim() < 2  # a NaN in a weight reaches everything
+            spared = family == SPECIAL and name != special
             drawn.append(_same_layout(_real(value, kind, "normal" if spared else pair.real, generator), value))
     return tuple(drawn)
+
+
+def _special_argument(
+    like: tuple[Any, ...], names: tuple[str, ...], domains: Mapping[str, Domain], generator: torch.Generator
+) -> str:
+    """The one argument that gets special values: in two at once, one would hide what the other has no part in. A matrix
+    if there is any: a NaN in a vector of weights reaches everything."""
+    real = [
+        (value, name) for value, name in zip(like, names, strict=True) if kind_of(value, domains.get(name)) == "real"
+    ]
+    chosen = [name for value, name in real if value.dim() > 1] or [name for _value, name in real]
+    if not chosen:
+        return ""
+    return chosen[int(torch.randint(len(chosen), (1,), generator=generator, device=generator.device))]
 
 
 def _real(like: torch.Tensor, kind: str, family: str, generator: torch.Generator) -> torch.Tensor:

@@ -191,7 +191,9 @@ def _with_specials(made: torch.Tensor, dtype: torch.dtype, generator: torch.Gene
     free = rows.shape[1] // 4 if made.dim() > 1 else _SPECIAL_ROWS
     count = min(_SPECIAL_ROWS, max(1, rows.shape[0] // 8), max(1, free))
     chosen = torch.randperm(rows.shape[0], generator=generator, device=made.device)[:count]
-    columns = torch.randint(rows.shape[1], (count,), generator=generator, device=made.device)
+    # No two in a column: where one has no part in a result (a masked key), another must not hide that.
+    columns = torch.randperm(rows.shape[1], generator=generator, device=made.device)
+    columns = columns[torch.arange(count, device=made.device) % rows.shape[1]]
     start = int(torch.randint(len(planted), (1,), generator=generator, device=made.device))
     cycle = [planted[(start + place) % len(planted)] for place in range(count)]
     rows[chosen, columns] = torch.tensor(cycle, device=made.device, dtype=made.dtype)

@@ -49,7 +49,7 @@ def begin(session: _Session, _message: dict[str, Any], _fds: list[int]) -> dict[
         _held["buffer"] = torch.empty(_EVICT_BYTES, dtype=torch.uint8, device=session.device)
     _held["stack"] = stack = contextlib.ExitStack()
     every_thread = _ExperimentalConfig(profile_all_threads=True)
-    options: dict[str, Any] = {"use_device": "cuda"} if on_device else {"record_shapes": True}
+    options: dict[str, Any] = {"use_device": "cuda", "use_kineto": True} if on_device else {"record_shapes": True}
     if not on_device:
         stack.enter_context(_marked_libraries())
     _held["profile"] = stack.enter_context(_Profile(experimental_config=every_thread, **options))

@@ -19,9 +19,10 @@ FP32 = tolerance(1e-7, 5e-4, torch.float32)
 
 class TestTolerance:
     def test_between_its_anchors(self) -> None:
-        limit = tolerance(2e-6, 2e-4, torch.float32)
-        assert limit.sees_precision
-        assert limit.threshold == pytest.approx(2e-5)
+        near, far = tolerance(2e-6, 2e-4, torch.float32), tolerance(2e-6, 1e-1, torch.float32)
+        assert near.sees_precision and far.sees_precision
+        assert near.threshold == pytest.approx(5e-5)  # a quarter of the reject anchor
+        assert far.threshold == pytest.approx((2e-6 * 1e-1) ** 0.5)
 
     def test_an_accept_anchor_of_zero_still_leaves_room_for_a_sequential_sum(self) -> None:
         assert tolerance(0.0, 1e-3, torch.float32).threshold > 1e-5
@@ -55,7 +56,7 @@ class TestCompare:
         truth = normal(8, 65536)
         loose = tolerance(1e-2, 1.0, torch.float32)
         wrong = truth.float()
-        wrong[3, 4] += 2.0
+        wrong[3, 4] += 6.0
         error, _where = slice_error(wrong, truth)
         assert error < loose.threshold
         assert not compare(wrong, truth, truth.float(), loose).passed

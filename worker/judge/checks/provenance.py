@@ -13,6 +13,7 @@ launches hide behind the evictions. On a CPU it is the wall time of the calls, l
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ _PYTHON_US, _EVENT_US, _LAUNCH_US = 60.0, 3.0, 12.0
 takes 5 to 20 us of Python, and the profiler adds 1 to 2 us to every event on two slow cores."""
 _SLACK_SHARE, _SLACK_US = 0.15, 1000.0
 """By how much a list may exceed the judge's clock: events overlap the edges of the measurement."""
-_LISTED, _ATTEMPTS = 8, 3
+_LISTED, _ATTEMPTS, _PAUSE_S = 8, 6, 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,12 @@ class Usage:
         own = self.spent_us(Owner.OWN)
         total = own + self.foreign_us
         return own / total if total > 0 else 1.0
+
+    @property
+    def share_of_listed(self) -> float:
+        """Own over own and foreign, of what the list names."""
+        own, foreign = self.spent_us(Owner.OWN), self.spent_us(Owner.LIBRARY, Owner.TORCH, Owner.UNKNOWN)
+        return own / (own + foreign) if own + foreign > 0 else 0.0
 
     def shares(self) -> list[tuple[str, float]]:
         """(name, share of the time that counts), largest first; `(unexplained)` among them."""
@@ -122,9 +129,16 @@ def _best_of(trial: Trial, bench: Workbench, name: str, own: frozenset[str]) -> 
     for _attempt in range(_ATTEMPTS - 1):
         if best.share >= trial.request.own_kernel_share and best.excess_us <= 0:
             break
+        time.sleep(_PAUSE_S)
         usage = measure(trial.runner, bench, name, own, inductor=inductor)
         best = max(best, usage, key=lambda each: (each.excess_us <= 0, each.share))
+    if best.share < trial.request.own_kernel_share <= best.share_of_listed and _overloaded():
+        raise Fault(Verdict.INFRA_ERROR, "the machine is too busy to tell whose code takes the time: judge again later")
     return best
+
+
+def _overloaded() -> bool:
+    return os.getloadavg()[0] > 2 * (os.cpu_count() or 1)
 
 
 def measure(runner: Runner, bench: Workbench, workload: str, own: frozenset[str], *, inductor: bool) -> Usage:
@@ -175,6 +189,8 @@ def _on_device(session: _Session, workload: str, calls: int, own: frozenset[str]
     span_us = max(0.0, _number(listed, "span_us") - _number(alone, "span_us"))
     launches = max(0.0, _number(listed, "events") - _number(alone, "events"))
     allowed_us = _SLACK_SHARE * device_us + launches * _LAUNCH_US + calls * _PYTHON_US
+    if not entries:
+        allowed_us = 0.0  # something ran, and nothing is said of it
     return Usage(
         workload,
         calls,
