@@ -4,12 +4,13 @@
     ├── BrokenJson        400      the body is no JSON
     ├── NotFound          404      nothing at this address
     │   ├── UnknownJob  UnknownCandidate  UnknownProblem
-    │   └── NoBestYet  NoSource  NoLog
+    │   └── NoBestYet  NoCertificate  NoSource  NoLog
     ├── WrongMethod       405
     ├── BodyTooLarge      413
     ├── NotJson           415      a body that does not say that it is JSON
     ├── Invalid           422      fields or parameters at fault, each with a pointer
-    │   └── KeyReused     422      an Idempotency-Key that was used for another body
+    │   ├── KeyReused     422      an Idempotency-Key that was used for another body
+    │   └── Refused       422      a problem that the judge has refused on this hardware
     ├── Internal          500      a fault of ours; what it was stays in the server's log
     └── Unavailable       503      the database cannot be reached now
         └── NotReady      503      what /readyz found missing
@@ -134,6 +135,13 @@ class NoBestYet(NotFound):
     slug = "no-best-yet"
 
 
+class NoCertificate(NotFound):
+    """This job has no certificate now; the detail says whether and when there will be one."""
+
+    title = "No certificate"
+    slug = "no-certificate"
+
+
 class NoSource(NotFound):
     """This candidate has no source: it is still being proposed, or its proposer gave none (see its `failure`)."""
 
@@ -185,6 +193,13 @@ class KeyReused(Invalid):
 
     title = "Idempotency-Key reused"
     slug = "idempotency-key-reused"
+
+
+class Refused(Invalid):
+    """The judge has examined this problem on this hardware before and refused it; the detail says why."""
+
+    title = "Problem refused"
+    slug = "problem-refused"
 
 
 class Internal(ApiError):

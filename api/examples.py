@@ -15,6 +15,16 @@ BEST: dict[str, Any] = {
     "latency_us": 41.7,
     "ci95": [2.25, 2.36],
     "baseline": "compile",
+    "certified": False,
+}
+
+ADMISSION: dict[str, Any] = {
+    "verdict": "admitted with warnings",
+    "reason": None,
+    "warnings": ["zeros would pass in 1 of 9 families (equal)"],
+    "notes": [],
+    "domains": {"x": {"kind": "real", "bound": None, "why": "finite for normal values"}},
+    "examined_at": "2026-11-21T13:04:27.510000Z",
 }
 
 JOB: dict[str, Any] = {
@@ -26,11 +36,15 @@ JOB: dict[str, Any] = {
     "target": {"hardware": "cpu", "language": "cpp"},
     "budget": {"candidates": 20, "usd": "5.00", "wall_s": 600.0, "gpu_s": None},
     "stop": {"target_speedup": 2.5, "stagnation": 12},
+    "policy": {"own_kernel_share": 0.9},
+    "admit": True,
+    "certify": True,
     "models": [],
     "labels": {"team": "ranking"},
     "priority": 0,
     "seed": 0,
     "parent_id": None,
+    "admission": ADMISSION,
     "progress": {
         "candidates": {"proposing": 0, "queued": 1, "evaluating": 1, "evaluated": 6, "rejected": 0, "cancelled": 0},
         "verdicts": {
@@ -57,6 +71,7 @@ JOB: dict[str, Any] = {
         "events": f"/v1/jobs/{JOB_ID}/events",
         "candidates": f"/v1/jobs/{JOB_ID}/candidates",
         "best": f"/v1/jobs/{JOB_ID}/best",
+        "certificate": f"/v1/jobs/{JOB_ID}/certificate",
         "cancel": f"/v1/jobs/{JOB_ID}/cancel",
     },
 }
@@ -81,12 +96,16 @@ DRY_RUN: dict[str, Any] = {
         "target": {"hardware": "cpu", "language": "cpp"},
         "budget": {"candidates": 20, "usd": None, "wall_s": None, "gpu_s": None},
         "stop": {"target_speedup": None, "stagnation": None},
+        "policy": {"own_kernel_share": 0.9},
+        "admit": True,
+        "certify": True,
         "models": [],
         "labels": {},
         "priority": 0,
         "seed": 0,
     },
     "problem": PROBLEM,
+    "admission": ADMISSION,
     "warnings": ["no worker serves the queue cpu now: the job would wait for one"],
 }
 
@@ -138,6 +157,17 @@ CANDIDATE_DETAIL: dict[str, Any] = CANDIDATE | {
     },
 }
 
+CERTIFICATE: dict[str, Any] = {
+    "schema": "kernelwright.certificate/1",
+    "certified": True,
+    "verdict": "ok",
+    "reason": "",
+    "summary": "softmax on cpu, cpp: certified, 2.31x over each workload's fastest baseline.",
+    "reservations": [],
+    "issued_at": "2026-11-21T13:06:12+00:00",
+    "sha256": _HASH,
+}
+
 EVENT: dict[str, Any] = {
     "seq": 1042,
     "job_id": JOB_ID,
@@ -159,12 +189,12 @@ WORKER: dict[str, Any] = {
     "pid": 4211,
     "queues": ["cpu"],
     "hardware": "cpu",
-    "device": {"name": "AMD EPYC 9554", "cores": 16, "copy_gbps": 41.0},
+    "device": {"name": "AMD EPYC 9554", "cores": 16, "copy_gbps": 41.0, "judge": _HASH},
     "state": "active",
     "current_work": None,
     "started_at": "2026-11-21T12:58:00Z",
     "heartbeat_at": "2026-11-21T13:04:40Z",
 }
 
-READY: dict[str, Any] = {"ready": True, "migration": "0001"}
+READY: dict[str, Any] = {"ready": True, "migration": "0002"}
 HEALTH: dict[str, Any] = {"status": "ok", "version": "0.1.0"}

@@ -12,7 +12,7 @@ from pydantic_core.core_schema import ValidationInfo
 from api.problem_schemas import ProblemOutline
 from api.schemas import Body, Resource, Text, Usd, UsdIn, UtcTime
 from api.targets import HARDWARE_PATTERN, hardware_for, is_hardware, languages_for
-from db.vocabulary import JobState, Language, StopReason
+from db.vocabulary import AdmissionVerdict, JobState, Language, StopReason
 
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$"
 # No colon: the filter `label=key:value` splits at the first one.
@@ -106,6 +106,20 @@ class StopBody(Body):
     stagnation: Annotated[int, Field(ge=1, le=10_000, description="candidates without a better one")] | None = None
 
 
+class PolicyBody(Body):
+    """What the judge demands of a kernel beside being right."""
+
+    own_kernel_share: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=1,
+            allow_inf_nan=False,
+            description="least share of the device's time in the candidate's own kernels; 0 reports it only",
+        ),
+    ] = 0.9
+
+
 def _labels(labels: dict[str, str]) -> dict[str, str]:
     if len(labels) > 32:
         raise PydanticCustomError("labels", "has more than 32 labels")
@@ -127,6 +141,9 @@ class JobBody(Body):
     target: TargetBody
     budget: BudgetBody = BudgetBody()
     stop: StopBody = StopBody()
+    policy: PolicyBody = PolicyBody()
+    admit: Annotated[bool, Field(description="have the judge examine the problem, if it has not yet")] = True
+    certify: Annotated[bool, Field(description="have the champion certified before the job ends")] = True
     models: Annotated[list[ModelName], Field(max_length=16, description="none: the built-in proposer")] = []
     labels: Labels = {}
     priority: Annotated[int, Field(ge=-100, le=100, description="higher goes first")] = 0
@@ -165,6 +182,29 @@ class Stop(Resource):
     stagnation: int | None
 
 
+class Policy(Resource):
+    own_kernel_share: float
+
+
+class Domain(Resource):
+    """The values that the judge draws for one argument, and why; `bound` is an index's exclusive upper bound."""
+
+    kind: str
+    bound: int | None
+    why: str
+
+
+class Admission(Resource):
+    """What the judge says of the problem on this hardware: what would pass that must not, and what it will draw."""
+
+    verdict: AdmissionVerdict
+    reason: str | None
+    warnings: list[str]
+    notes: list[str]
+    domains: dict[str, Domain]
+    examined_at: UtcTime
+
+
 class Progress(Resource):
     """Counts by candidate state and by verdict; each has every key, zero or not."""
 
@@ -179,13 +219,15 @@ class Queue(Resource):
 
 
 class BestSummary(Resource):
-    """The best verified candidate so far; the speedup is against the fastest baseline, which is named."""
+    """The best verified candidate so far; the speedup is against the fastest baseline, which is named. It is certified
+    once the search has ended."""
 
     candidate_id: str
     speedup: float | None
     latency_us: float | None
     ci95: tuple[float, float] | None
     baseline: str | None
+    certified: bool
 
 
 class Cost(Resource):
@@ -199,7 +241,11 @@ class Cost(Resource):
 
 
 class Job(Resource):
-    """A job as it stands. `version` grows with each visible change: it is what `since_version` takes."""
+    """A job as it stands. `version` grows with each visible change: it is what `since_version` takes.
+
+    A `stop_reason` in a job that still runs: the search has ended, and the champion is being certified. `admission` is
+    null until the problem was examined.
+    """
 
     id: str
     state: JobState
@@ -209,11 +255,15 @@ class Job(Resource):
     target: Target
     budget: Budget
     stop: Stop
+    policy: Policy
+    admit: bool
+    certify: bool
     models: list[str]
     labels: dict[str, str]
     priority: int
     seed: int
     parent_id: str | None
+    admission: Admission | None
     progress: Progress
     queue: Queue
     best: BestSummary | None
@@ -234,11 +284,12 @@ class JobPage(Resource):
 
 
 class DryRun(Resource):
-    """What a submission would become. Nothing was stored."""
+    """What a submission would become. Nothing was stored. `admission` is null for a problem not examined yet."""
 
     valid: bool = True
     job: dict[str, Any]
     problem: ProblemOutline
+    admission: Admission | None
     warnings: list[str]
 
 

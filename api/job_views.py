@@ -7,8 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from api.job_schemas import BestSummary, Budget, Cost, Job, ProblemRef, Progress, Queue, Stop, Target
+from api.admission_views import admission_view
+from api.job_schemas import BestSummary, Budget, Cost, Job, Policy, ProblemRef, Progress, Queue, Stop, Target
 from db import jobs
+from db.admissions import admissions_by_id
+from db.models import Admission as AdmissionRow
 from db.models import Job as JobRow
 from db.vocabulary import CandidateState, JobState, StopReason, Verdict
 
@@ -26,7 +29,8 @@ def job_views(session: Session, rows: Sequence[JobRow]) -> list[Job]:
     """
     progress = jobs.job_progress(session, [row.id for row in rows])
     positions = queue_positions(session, [row.id for row in rows if row.state == JobState.QUEUED])
-    return [_view(row, progress[row.id], positions.get(row.id)) for row in rows]
+    admissions = admissions_by_id(session, [row.admission_id for row in rows])
+    return [_view(row, progress[row.id], positions.get(row.id), admissions.get(row.admission_id or "")) for row in rows]
 
 
 def queue_positions(session: Session, job_ids: Sequence[str]) -> dict[str, int]:
@@ -44,7 +48,7 @@ def ci95(low: float | None, high: float | None) -> tuple[float, float] | None:
     return None if low is None or high is None else (low, high)
 
 
-def _view(row: JobRow, progress: jobs.Progress, position: int | None) -> Job:
+def _view(row: JobRow, progress: jobs.Progress, position: int | None, admission: AdmissionRow | None) -> Job:
     return Job(
         id=row.id,
         state=JobState(row.state),
@@ -56,11 +60,15 @@ def _view(row: JobRow, progress: jobs.Progress, position: int | None) -> Job:
             candidates=row.budget_candidates, usd=row.budget_usd, wall_s=row.budget_wall_s, gpu_s=row.budget_gpu_s
         ),
         stop=Stop(target_speedup=row.target_speedup, stagnation=row.stagnation),
+        policy=Policy(own_kernel_share=row.own_kernel_share),
+        admit=row.admit,
+        certify=row.certify,
         models=row.models,
         labels=row.labels,
         priority=row.priority,
         seed=row.seed,
         parent_id=row.parent_id,
+        admission=admission_view(admission),
         progress=Progress(
             candidates=_filled(progress.by_state, CandidateState), verdicts=_filled(progress.by_verdict, Verdict)
         ),
@@ -94,9 +102,10 @@ def _best(best: jobs.Best | None) -> BestSummary | None:
         latency_us=best.latency_us,
         ci95=ci95(best.ci95_low, best.ci95_high),
         baseline=best.baseline,
+        certified=best.certified,
     )
 
 
 def _links(job_id: str) -> dict[str, str]:
     own = f"/v1/jobs/{job_id}"
-    return {"self": own} | {name: f"{own}/{name}" for name in ("events", "candidates", "best", "cancel")}
+    return {"self": own} | {name: f"{own}/{name}" for name in ("events", "candidates", "best", "certificate", "cancel")}

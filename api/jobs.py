@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from api import examples, submission
 from api.deps import FeedDep, StoreDep, known_parameters
-from api.errors import BodyTooLarge, BrokenJson, Invalid, KeyReused, NotJson, UnknownJob, invalid
+from api.errors import BodyTooLarge, BrokenJson, Invalid, KeyReused, NotJson, Refused, UnknownJob, invalid
 from api.job_schemas import CancelBody, Cancelled, DryRun, Job, JobBody, JobPage
 from api.job_views import job_view, job_views
 from api.negotiation import etag, matches, preferred_wait_s
@@ -46,7 +46,9 @@ _CANCELLED = {
 }
 
 
-@router.post("", status_code=202, summary="Submit a job", responses=answers(_SUBMITTED, *_BODY_ERRORS, KeyReused))
+@router.post(
+    "", status_code=202, summary="Submit a job", responses=answers(_SUBMITTED, *_BODY_ERRORS, KeyReused, Refused)
+)
 async def submit_job(
     body: JobBody,
     response: Response,

@@ -8,11 +8,13 @@ import json
 
 from sqlalchemy.orm import Session
 
-from api.errors import KeyReused, invalid
+from api.admission_views import admission_view
+from api.errors import FieldError, KeyReused, Refused, invalid
 from api.job_schemas import DryRun, Job, JobBody, ProblemChoice, ProblemRef
 from api.job_views import job_view
 from api.problem_schemas import outlined
 from db import jobs
+from db.admissions import ProblemRefused, current_admission, raise_if_refused
 from db.storable import storable_json
 from db.vocabulary import target_queue
 from db.workers import live_workers
@@ -35,13 +37,27 @@ def resolve(choice: ProblemChoice, hardware: str) -> Outline:
 
 
 def dry_run(session: Session, body: JobBody, problem: Outline) -> DryRun:
-    """What the submission would become. Stores nothing."""
+    """What the submission would become. Stores nothing.
+
+    Raises:
+        Refused: the judge has refused the problem on this hardware.
+    """
+    known = current_admission(session, problem.source_hash, body.target.hardware)
+    try:
+        raise_if_refused(known)
+    except ProblemRefused as error:
+        raise _refused(error) from error
     spec = body.model_dump(mode="json", exclude={"problem"})
     reference = ProblemRef(name=problem.name, hash=problem.source_hash).model_dump()
     queue = target_queue(body.target.hardware)
     waits = f"no worker serves the queue {queue} now: the job would wait for one"
     unserved = [] if live_workers(session, queue) else [waits]
-    return DryRun(job={"problem": reference, **spec}, problem=outlined(problem), warnings=unserved)
+    return DryRun(
+        job={"problem": reference, **spec},
+        problem=outlined(problem),
+        admission=admission_view(known),
+        warnings=unserved,
+    )
 
 
 def submit(session: Session, body: JobBody, problem: Outline, key: str | None) -> tuple[Job, bool]:
@@ -49,12 +65,15 @@ def submit(session: Session, body: JobBody, problem: Outline, key: str | None) -
 
     Raises:
         KeyReused: the key stands for another body.
+        Refused: the judge has refused the problem on this hardware.
     """
     idempotency = None if key is None else jobs.IdempotencyKey(key, fingerprint(body))
     try:
         created = jobs.create_job(session, new_job(body, problem), idempotency)
     except jobs.IdempotencyMismatch as error:
         raise KeyReused from error
+    except ProblemRefused as error:
+        raise _refused(error) from error
     return job_view(session, created.job), created.replayed
 
 
@@ -83,7 +102,14 @@ def new_job(body: JobBody, problem: Outline) -> jobs.NewJob:
         labels=body.labels,
         priority=body.priority,
         seed=body.seed,
+        own_kernel_share=body.policy.own_kernel_share,
+        admit=body.admit,
+        certify=body.certify,
     )
+
+
+def _refused(error: ProblemRefused) -> Refused:
+    return Refused(str(error), errors=[FieldError(pointer="#/problem", detail=str(error))])
 
 
 def _bundled(name: str) -> Outline:

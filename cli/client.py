@@ -23,6 +23,7 @@ from urllib.parse import quote
 import httpx2
 
 from cli.resources import (
+    Admission,
     BestSummary,
     Budget,
     BudgetBody,
@@ -39,6 +40,8 @@ from cli.resources import (
     JobBody,
     JobPage,
     OwnProblem,
+    Policy,
+    PolicyBody,
     Problem,
     ProblemRef,
     Progress,
@@ -50,6 +53,7 @@ from cli.resources import (
 )
 
 __all__ = [
+    "Admission",
     "ApiError",
     "BestSummary",
     "Budget",
@@ -69,6 +73,8 @@ __all__ = [
     "JobBody",
     "JobPage",
     "OwnProblem",
+    "Policy",
+    "PolicyBody",
     "Problem",
     "ProblemRef",
     "Progress",
@@ -228,6 +234,14 @@ class Client:
     def best_source(self, job_id: str) -> str:
         """The source of the job's best verified candidate. ApiError 404 while there is none."""
         return self._send("GET", f"/v1/jobs/{_seg(job_id)}/best", headers={"Accept": "text/x-python"}).text
+
+    def certificate(self, job_id: str) -> dict[str, Any]:
+        """The certificate of the job's champion, as the judge wrote it. ApiError 404 while there is none."""
+        return cast(dict[str, Any], self._json("GET", f"/v1/jobs/{_seg(job_id)}/certificate"))
+
+    def certificate_page(self, job_id: str) -> str:
+        """The certificate as an HTML page. ApiError 404 while there is none."""
+        return self._send("GET", f"/v1/jobs/{_seg(job_id)}/certificate", headers={"Accept": "text/html"}).text
 
     def cancel(self, job_id: str, *, reason: str | None = None) -> Cancelled:
         """Ask a job to stop. `changed` is false when it had ended, or was asked before."""

@@ -31,6 +31,10 @@ class StopBody(TypedDict, total=False):
     stagnation: int
 
 
+class PolicyBody(TypedDict, total=False):
+    own_kernel_share: float
+
+
 class OwnProblem(TypedDict):
     name: str
     source: str
@@ -43,6 +47,9 @@ class JobBody(TypedDict):
     target: Target
     budget: NotRequired[BudgetBody]
     stop: NotRequired[StopBody]
+    policy: NotRequired[PolicyBody]
+    admit: NotRequired[bool]
+    certify: NotRequired[bool]
     models: NotRequired[Sequence[str]]
     labels: NotRequired[Mapping[str, str]]
     priority: NotRequired[int]
@@ -59,6 +66,21 @@ class Budget(TypedDict):
 class Stop(TypedDict):
     target_speedup: float | None
     stagnation: int | None
+
+
+class Policy(TypedDict):
+    own_kernel_share: float
+
+
+class Admission(TypedDict):
+    """What the judge says of the problem; `domains` has kind, bound and why for each argument."""
+
+    verdict: str
+    reason: str | None
+    warnings: list[str]
+    notes: list[str]
+    domains: dict[str, dict[str, Any]]
+    examined_at: str
 
 
 class Progress(TypedDict):
@@ -80,6 +102,7 @@ class BestSummary(TypedDict):
     latency_us: float | None
     ci95: list[float] | None
     baseline: str | None
+    certified: bool
 
 
 class Cost(TypedDict):
@@ -96,11 +119,15 @@ class Job(TypedDict):
     target: Target
     budget: Budget
     stop: Stop
+    policy: Policy
+    admit: bool
+    certify: bool
     models: list[str]
     labels: dict[str, str]
     priority: int
     seed: int
     parent_id: str | None
+    admission: Admission | None
     state: str
     stop_reason: str | None
     error: str | None
@@ -121,6 +148,7 @@ class DryRun(TypedDict):
     valid: bool
     job: dict[str, Any]
     problem: Problem
+    admission: Admission | None
     warnings: list[str]
 
 

@@ -1,4 +1,5 @@
-"""Jobs: create (once per idempotency key), read, list, cancel and finish. How far they are is in `db.progress`."""
+"""Jobs: create (once per idempotency key), read, list and cancel. How far they are is in `db.progress`, how they end
+in `db.finishing`."""
 
 from __future__ import annotations
 
@@ -13,19 +14,14 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from db import events, ledger
+from db.admissions import ProblemRefused, current_admission, raise_if_refused
+from db.finishing import finish_job
 from db.ids import new_id
 from db.listing import JobFilter, list_jobs
-from db.models import Candidate, Evaluation, IdempotencyKeyRow, Job, Kernel, Problem
+from db.models import Admission, IdempotencyKeyRow, Job, Problem
 from db.progress import Best, Progress, job_progress
 from db.storable import storable_text
-from db.vocabulary import (
-    QUEUE_CONTROL,
-    CandidateState,
-    EventType,
-    JobState,
-    StopReason,
-    WorkKind,
-)
+from db.vocabulary import QUEUE_CONTROL, EventType, JobState, WorkKind, target_queue
 
 __all__ = [
     "Best",
@@ -35,7 +31,9 @@ __all__ = [
     "JobFilter",
     "JobNotFound",
     "NewJob",
+    "ProblemRefused",
     "Progress",
+    "admitted_data",
     "cancel_job",
     "create_job",
     "enqueue_advance",
@@ -71,6 +69,11 @@ class NewJob:
     labels: Mapping[str, str] = field(default_factory=dict)
     priority: int = 0
     seed: int = 0
+    own_kernel_share: float = 0.9
+    admit: bool = False
+    """Whether the problem is to be examined, if the judge in service has not done so yet."""
+    certify: bool = False
+    """Whether the champion is to be certified before the job ends."""
     parent_id: str | None = None
 
 
@@ -105,19 +108,29 @@ class JobNotFound(LookupError):
 
 
 def create_job(session: Session, new: NewJob, idempotency: IdempotencyKey | None = None) -> CreatedJob:
-    """Store the job, its event and its first advance; the doorbell is left in the session.
+    """Store the job, its event, the examination of its problem and its first advance; the doorbells are left in the
+    session.
 
     Of concurrent requests with one key the first creates and the others are told `replayed`.
-    Raises IdempotencyMismatch when the key was used for another request within 24 hours.
+    Raises IdempotencyMismatch when the key was used for another request within 24 hours, and ProblemRefused when the
+    judge has refused the problem on this hardware.
     """
     if idempotency is not None and (earlier := _replay(session, idempotency)) is not None:
         return CreatedJob(earlier, replayed=True)
+    known = current_admission(session, new.problem_hash, new.hardware)
+    raise_if_refused(known)
     _store_problem(session, new)
-    job = _insert_job(session, new)
+    job = _insert_job(session, new, known)
     if idempotency is not None:
         session.add(IdempotencyKeyRow(key=idempotency.key, request_hash=idempotency.request_hash, job_id=job.id))
     data = {"problem": new.problem_name, "hardware": new.hardware, "language": new.language}
     events.append(session, job.id, EventType.JOB_CREATED, data)
+    if known is not None:
+        events.append(session, job.id, EventType.PROBLEM_ADMITTED, admitted_data(known, reused=True))
+    elif new.admit:
+        # Before any proposal of this job, so that it is the first that a free worker of this hardware takes.
+        queue = target_queue(new.hardware)
+        ledger.enqueue(session, kind=WorkKind.ADMIT, queue=queue, job_id=job.id, priority=new.priority)
     enqueue_advance(session, job.id, priority=new.priority)
     session.refresh(job)
     return CreatedJob(job, replayed=False)
@@ -153,7 +166,17 @@ def _store_problem(session: Session, new: NewJob) -> None:
     session.execute(insert(Problem).values(values).on_conflict_do_nothing(index_elements=["hash"]))
 
 
-def _insert_job(session: Session, new: NewJob) -> Job:
+def admitted_data(admission: Admission, *, reused: bool) -> dict[str, Any]:
+    """What the event `problem.admitted` says; `reused`: it was examined for an earlier job."""
+    return {
+        "admission_id": admission.id,
+        "verdict": admission.verdict,
+        "warnings": admission.report.get("warnings") or [],
+        "reused": reused,
+    }
+
+
+def _insert_job(session: Session, new: NewJob, admission: Admission | None) -> Job:
     job = Job(
         id=new_id("job"),
         problem_hash=new.problem_hash,
@@ -170,6 +193,10 @@ def _insert_job(session: Session, new: NewJob) -> Job:
         labels=dict(new.labels),
         priority=new.priority,
         seed=new.seed,
+        own_kernel_share=new.own_kernel_share,
+        admit=new.admit,
+        certify=new.certify,
+        admission_id=None if admission is None else admission.id,
         parent_id=new.parent_id,
     )
     session.add(job)
@@ -231,74 +258,3 @@ def cancel_job(session: Session, job_id: str, reason: str | None = None) -> bool
     enqueue_advance(session, job_id, priority=job.priority)
     session.refresh(job)
     return True
-
-
-def finish_job(session: Session, job_id: str, stop_reason: StopReason, error: str | None = None) -> bool:
-    """End the job: cancel what is outstanding, keep the champion as a kernel. False when it had ended already.
-
-    A cancelled job is `cancelled`; any other with a verified best is `succeeded` and without one `failed`.
-    """
-    events.lock_job(session, job_id)
-    job = fetch_job(session, job_id)
-    if JobState(job.state).terminal:
-        return False
-    state = _final_state(job, stop_reason)
-    session.execute(ledger.SQL["cancel_outstanding"], {"job_id": job_id})
-    _cancel_candidates(session, job_id)
-    if job.best_candidate_id is not None:
-        _store_champion(session, job, job.best_candidate_id)
-    job.state, job.stop_reason, job.error = state.value, stop_reason.value, error
-    session.flush()
-    session.execute(
-        update(Job).where(Job.id == job_id).values(finished_at=func.now()),
-        execution_options={"synchronize_session": False},
-    )
-    data = {
-        "state": state.value,
-        "stop_reason": stop_reason.value,
-        "best_candidate_id": job.best_candidate_id,
-        "best_speedup": job.best_speedup,
-        "error": error,
-    }
-    events.append(session, job_id, EventType.JOB_FINISHED, data)
-    session.refresh(job)
-    return True
-
-
-def _final_state(job: Job, stop_reason: StopReason) -> JobState:
-    if stop_reason is StopReason.CANCELLED:
-        return JobState.CANCELLED
-    return JobState.SUCCEEDED if job.best_candidate_id is not None else JobState.FAILED
-
-
-def _cancel_candidates(session: Session, job_id: str) -> None:
-    outstanding = (CandidateState.PROPOSING.value, CandidateState.QUEUED.value, CandidateState.EVALUATING.value)
-    session.execute(
-        update(Candidate)
-        .where(Candidate.job_id == job_id, Candidate.state.in_(outstanding))
-        .values(state=CandidateState.CANCELLED.value),
-        execution_options={"synchronize_session": False},
-    )
-
-
-def _store_champion(session: Session, job: Job, candidate_id: str) -> None:
-    candidate = session.get_one(Candidate, candidate_id, populate_existing=True)
-    evaluation = session.scalars(select(Evaluation).where(Evaluation.candidate_id == candidate_id)).one()
-    session.add(
-        Kernel(
-            id=new_id("kernel"),
-            job_id=job.id,
-            candidate_id=candidate_id,
-            problem_hash=job.problem_hash,
-            problem_name=job.problem_name,
-            hardware=job.hardware,
-            language=job.language,
-            source=candidate.source,
-            source_hash=candidate.source_hash,
-            latency_us=evaluation.latency_us,
-            speedup=evaluation.speedup,
-            ci95_low=evaluation.ci95_low,
-            ci95_high=evaluation.ci95_high,
-            environment=evaluation.environment,
-        )
-    )

@@ -32,7 +32,13 @@ LEASE_S: Final = 45.0
 RENEW_S: Final = 10.0
 MAX_RETURNS: Final = 3
 """How often work may come back for a fault of the machine before it is given up."""
-MAX_ATTEMPTS: Final = {WorkKind.ADVANCE: 10, WorkKind.PROPOSE: 3, WorkKind.EVALUATE: 3}
+MAX_ATTEMPTS: Final = {
+    WorkKind.ADVANCE: 10,
+    WorkKind.ADMIT: 3,
+    WorkKind.PROPOSE: 3,
+    WorkKind.EVALUATE: 3,
+    WorkKind.CERTIFY: 3,
+}
 """A poisonous candidate kills its worker three times at most; an advance touches nothing poisonous."""
 RING_PER_QUEUE: Final = 64
 
@@ -66,7 +72,7 @@ class Claim:
 
     @property
     def candidate(self) -> str:
-        """The candidate's id. Raises ValueError for an advance, which has none."""
+        """The candidate's id. Raises ValueError for an advance and an admit, which have none."""
         if self.candidate_id is None:
             raise ValueError(f"{self.kind} work has no candidate")
         return self.candidate_id

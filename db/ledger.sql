@@ -130,7 +130,7 @@ WHERE finished_at IS NULL
                   AND work.state IN ('queued', 'running'))
   AND (NOT EXISTS (SELECT FROM work WHERE work.job_id = jobs.id AND work.state IN ('queued', 'running'))
        OR cancel_requested
-       OR started_at + make_interval(secs => budget_wall_s) < now())
+       OR (stop_reason IS NULL AND started_at + make_interval(secs => budget_wall_s) < now()))
 ORDER BY id
 LIMIT :batch
 
@@ -138,6 +138,12 @@ LIMIT :batch
 UPDATE work
 SET state = 'cancelled', finished_at = now(), lease_token = NULL, lease_expires_at = NULL
 WHERE job_id = :job_id AND state IN ('queued', 'running')
+
+-- name: cancel_search
+-- What the search has in flight, when it ends before its job does; an admission goes on.
+UPDATE work
+SET state = 'cancelled', finished_at = now(), lease_token = NULL, lease_expires_at = NULL
+WHERE job_id = :job_id AND state IN ('queued', 'running') AND kind IN ('propose', 'evaluate')
 
 -- name: depths
 SELECT queue,

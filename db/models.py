@@ -25,10 +25,11 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB, TIMESTAMP
+from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB, TIMESTAMP
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from db.vocabulary import (
+    AdmissionVerdict,
     CandidateState,
     JobState,
     Language,
@@ -92,6 +93,27 @@ class Problem(Base):
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
 
 
+class Admission(Base):
+    """What one version of the judge found about a problem on one kind of hardware: examined once, for all jobs."""
+
+    __tablename__ = "admissions"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    problem_hash: Mapped[str] = mapped_column(ForeignKey("problems.hash"))
+    hardware: Mapped[str]
+    judge_hash: Mapped[str]
+    verdict: Mapped[str]
+    reason: Mapped[str | None]
+    """Why it was refused: one sentence."""
+    report: Mapped[Json]
+    created_at: Mapped[datetime] = mapped_column(server_default=NOW)
+
+    __table_args__ = (
+        one_of("verdict", AdmissionVerdict),
+        UniqueConstraint("problem_hash", "hardware", "judge_hash"),
+    )
+
+
 class Job(Base):
     """A request to search a problem for a target under a budget. `version`, its ETag, grows with each change."""
 
@@ -112,8 +134,16 @@ class Job(Base):
     labels: Mapped[Json] = mapped_column(server_default=EMPTY_OBJECT)
     priority: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     seed: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    own_kernel_share: Mapped[float] = mapped_column(server_default=text("0.9"))
+    """Policy: the least share of the device's time that a candidate's own kernels must take."""
+    admit: Mapped[bool] = mapped_column(server_default=text("true"))
+    """Whether the problem is examined when it was not yet."""
+    certify: Mapped[bool] = mapped_column(server_default=text("true"))
+    """Whether the champion is certified before the job ends."""
+    admission_id: Mapped[str | None] = mapped_column(ForeignKey("admissions.id"), index=True)
     state: Mapped[str] = mapped_column(server_default=text("'queued'"))
     stop_reason: Mapped[str | None]
+    """Why the search ended; set before the job's end while the champion is certified."""
     error: Mapped[str | None]
     version: Mapped[int] = mapped_column(BigInteger, server_default=text("1"))
     cancel_requested: Mapped[bool] = mapped_column(server_default=text("false"))
@@ -231,7 +261,7 @@ class Work(Base):
         one_of("kind", WorkKind),
         one_of("state", WorkState),
         CheckConstraint("(state = 'running') = (lease_token IS NOT NULL)", name="lease"),
-        CheckConstraint("(kind = 'advance') = (candidate_id IS NULL)", name="candidate"),
+        CheckConstraint("(kind IN ('advance', 'admit')) = (candidate_id IS NULL)", name="candidate"),
         # Ringing an advance twice is one advance: whoever changes a candidate may enqueue without looking.
         Index(
             "uq_work_queued_advance",
@@ -239,7 +269,9 @@ class Work(Base):
             unique=True,
             postgresql_where=text("kind = 'advance' AND state = 'queued'"),
         ),
-        # A candidate is proposed by one unit of work and evaluated by one.
+        # A problem is examined once for a job.
+        Index("uq_work_admit", "job_id", unique=True, postgresql_where=text("kind = 'admit'")),
+        # A candidate is proposed by one unit of work, evaluated by one and certified by one.
         UniqueConstraint("candidate_id", "kind"),
         Index("ix_work_ready", "queue", text("priority DESC"), "id", postgresql_where=text("state = 'queued'")),
         Index("ix_work_leases", "lease_expires_at", postgresql_where=text("state = 'running'")),
@@ -337,6 +369,27 @@ class Kernel(Base):
         one_of("language", Language),
         Index("ix_kernels_problem_target", "problem_hash", "hardware", "language", text("speedup DESC")),
     )
+
+
+class Certificate(Base):
+    """A finalist's certificate, or the document that says why it got none. At most one for each candidate."""
+
+    __tablename__ = "certificates"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    candidate_id: Mapped[str] = mapped_column(ForeignKey("candidates.id"), unique=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), index=True)
+    certified: Mapped[bool]
+    verdict: Mapped[str]
+    reason: Mapped[str | None]
+    sha256: Mapped[str]
+    document: Mapped[Json] = mapped_column(JSON())
+    """JSON and not JSONB: the hash is over the text of the numbers, and JSONB rewrites 1e+22, 1e-7 and -0.0."""
+    page: Mapped[str]
+    """The document as HTML, made where the judge's code is: the API has none of it."""
+    created_at: Mapped[datetime] = mapped_column(server_default=NOW)
+
+    __table_args__ = (one_of("verdict", Verdict),)
 
 
 class IdempotencyKeyRow(Base):

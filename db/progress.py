@@ -10,7 +10,7 @@ from datetime import datetime
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from db.models import Candidate, Evaluation, Job, LlmCall
+from db.models import Candidate, Certificate, Evaluation, Job, LlmCall
 from db.vocabulary import LlmCallState
 
 
@@ -30,6 +30,7 @@ class Best:
     ci95_low: float | None
     ci95_high: float | None
     baseline: str | None
+    certified: bool
     evaluated_at: datetime
 
 
@@ -86,15 +87,17 @@ def _counts_by_verdict(session: Session, ids: Sequence[str]) -> dict[str, dict[s
 
 def _best(session: Session, ids: Sequence[str]) -> dict[str, Best]:
     query = (
-        select(Job.id, Candidate, Evaluation)
+        select(Job.id, Candidate, Evaluation, Certificate.certified)
         .join(Candidate, Candidate.id == Job.best_candidate_id)
         .join(Evaluation, Evaluation.candidate_id == Candidate.id)
+        .outerjoin(Certificate, Certificate.candidate_id == Candidate.id)
         .where(Job.id.in_(ids))
     )
-    return {job_id: _best_of(candidate, evaluation) for job_id, candidate, evaluation in session.execute(query)}
+    rows = session.execute(query)
+    return {job_id: _best_of(candidate, evaluation, certified) for job_id, candidate, evaluation, certified in rows}
 
 
-def _best_of(candidate: Candidate, evaluation: Evaluation) -> Best:
+def _best_of(candidate: Candidate, evaluation: Evaluation, certified: bool | None) -> Best:
     return Best(
         candidate_id=candidate.id,
         ordinal=candidate.ordinal,
@@ -108,6 +111,7 @@ def _best_of(candidate: Candidate, evaluation: Evaluation) -> Best:
         ci95_low=evaluation.ci95_low,
         ci95_high=evaluation.ci95_high,
         baseline=evaluation.baseline,
+        certified=bool(certified),
         evaluated_at=evaluation.created_at,
     )
 

@@ -1,7 +1,8 @@
 """What happens to work that nobody will finish: it is given back, taken back, or buried.
 
 Burying writes the consequence, so that a job never waits for something dead: a dead `evaluate` is an `infra_error`
-evaluation, a dead `propose` a rejected candidate, a dead `advance` the end of the job.
+evaluation, a dead `propose` a rejected candidate, a dead `advance` the end of the job. A dead `admit` or `certify`
+says nothing about problem or candidate: the job goes on without what it would have found.
 """
 
 from __future__ import annotations
@@ -101,7 +102,9 @@ def _drop_queued_twin(session: Session, job_id: str) -> None:
 
 
 def _bury(session: Session, kind: WorkKind, job_id: str, candidate_id: str | None, error: str) -> None:
-    if kind is WorkKind.ADVANCE or candidate_id is None:
+    if kind in (WorkKind.ADMIT, WorkKind.CERTIFY):
+        jobs.enqueue_advance(session, job_id)
+    elif kind is WorkKind.ADVANCE or candidate_id is None:
         jobs.finish_job(session, job_id, StopReason.ERROR, f"the search could not advance: {error}")
     elif kind is WorkKind.PROPOSE:
         candidates.reject_unsettled(session, candidate_id, Failure.PROVIDER_ERROR, error)

@@ -80,8 +80,18 @@ class WorkKind(StrEnum):
     """What a unit of work does to its job."""
 
     ADVANCE = "advance"
+    ADMIT = "admit"
     PROPOSE = "propose"
     EVALUATE = "evaluate"
+    CERTIFY = "certify"
+
+
+class AdmissionVerdict(StrEnum):
+    """What the judge says of a problem before a search is paid for."""
+
+    ADMITTED = "admitted"
+    WARNED = "admitted with warnings"
+    REFUSED = "refused"
 
 
 class WorkState(StrEnum):
@@ -146,12 +156,17 @@ class EventType(StrEnum):
     JOB_STARTED = "job.started"
     JOB_IMPROVED = "job.improved"
     JOB_CANCEL_REQUESTED = "job.cancel_requested"
+    JOB_SEARCH_ENDED = "job.search_ended"
     JOB_FINISHED = "job.finished"
+    PROBLEM_ADMITTED = "problem.admitted"
+    PROBLEM_REFUSED = "problem.refused"
     CANDIDATE_CREATED = "candidate.created"
     CANDIDATE_PROPOSED = "candidate.proposed"
     CANDIDATE_REJECTED = "candidate.rejected"
     CANDIDATE_EVALUATING = "candidate.evaluating"
     CANDIDATE_EVALUATED = "candidate.evaluated"
+    CANDIDATE_CERTIFIED = "candidate.certified"
+    CANDIDATE_CERTIFICATE_REFUSED = "candidate.certificate_refused"
     LLM_FINISHED = "llm.finished"
     WORK_RETURNED = "work.returned"
     WORK_REQUEUED = "work.requeued"

@@ -6,20 +6,22 @@ import structlog
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from db import candidates, events, jobs, ledger, workers
+from db import candidates, certificates, events, jobs, ledger, workers
 from db.candidates import NewCandidate, TreeRow
+from db.certificates import Step
+from db.finishing import end_search
 from db.ledger import Claim
 from db.models import Job
 from db.vocabulary import QUEUE_LLM, JobState, Proposer, StopReason, target_queue
 from search.advance import advance as decide
-from search.types import Budget, Expansion, JobView, Node, StopRules, Target
+from search.types import Budget, Decision, Expansion, JobView, Node, StopRules, Target
 from worker.runtime import Runtime
 
 log = structlog.get_logger(__name__)
 
 
 def advance(here: Runtime, claim: Claim) -> None:
-    """Decide the next expansions of the claimed job, or end it.
+    """Decide the next expansions of the claimed job; or end its search and, once its champion is certified, the job.
 
     Whoever changes a candidate holds the job's lock and enqueues an advance, so what this one does not see, the next
     one does. Raises Fenced.
@@ -31,12 +33,31 @@ def advance(here: Runtime, claim: Claim) -> None:
         if JobState(job.state).terminal:
             return
         jobs.start_job(session, job)
-        decision = decide(view(session, job), [node(row) for row in candidates.load_tree(session, job.id)])
+        decision = _decision(session, job)
         if decision.stop_reason is not None:
-            jobs.finish_job(session, job.id, StopReason(decision.stop_reason), _error(decision.stop_reason))
+            _conclude(session, job, StopReason(decision.stop_reason))
         else:
             candidates.add_candidates(session, job, [_new(expansion, job) for expansion in decision.expansions])
     log.info("job.advanced", added=len(decision.expansions), stop_reason=decision.stop_reason)
+
+
+def _decision(session: Session, job: Job) -> Decision:
+    """The search's, unless it has ended before: then only a cancel changes anything."""
+    if job.stop_reason is not None:
+        return Decision(stop_reason=StopReason.CANCELLED if job.cancel_requested else job.stop_reason)
+    return decide(view(session, job), [node(row) for row in candidates.load_tree(session, job.id)])
+
+
+def _conclude(session: Session, job: Job, reason: StopReason) -> None:
+    """End the job, or end its search and have its champion certified; a cancelled job waits for nothing."""
+    step = Step.FINISH if reason is StopReason.CANCELLED else certificates.next_step(session, job)
+    if step is Step.FINISH:
+        jobs.finish_job(session, job.id, reason, _error(session, job, reason))
+        return
+    if job.stop_reason is None:
+        end_search(session, job, reason)
+    if step is Step.CERTIFY:
+        certificates.enqueue_certify(session, job)
 
 
 def view(session: Session, job: Job) -> JobView:
@@ -94,7 +115,9 @@ def _new(expansion: Expansion, job: Job) -> NewCandidate:
     )
 
 
-def _error(stop_reason: str) -> str | None:
-    if stop_reason != StopReason.ERROR:
+def _error(session: Session, job: Job, reason: StopReason) -> str | None:
+    if job.best_candidate_id is None and (refused := certificates.refusals(session, job.id)):
+        return certificates.no_champion(refused)
+    if reason is not StopReason.ERROR:
         return None
     return "the proposers failed again and again: see the candidates' failure_detail"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import structlog
 
 from db import candidates, events, jobs, ledger, recovery
+from db.admissions import refusal
 from db.ledger import Claim
-from db.models import Job, Problem
+from db.models import Job
 from db.vocabulary import StopReason, Verdict
 from worker.heartbeat import Lease
 from worker.judge.report import EvaluationRequest
 from worker.judge.verdict import ReferenceFailed
+from worker.requests import judge_request
 from worker.runtime import Runtime
 
 log = structlog.get_logger(__name__)
@@ -53,23 +53,7 @@ def evaluate(here: Runtime, claim: Claim) -> None:
 def _request(here: Runtime, claim: Claim) -> EvaluationRequest:
     with here.transaction() as session:
         candidate = candidates.start_evaluation(session, claim)
-        job = session.get_one(Job, claim.job_id)
-        problem = session.get_one(Problem, job.problem_hash)
-        return EvaluationRequest(
-            candidate_id=candidate.id,
-            candidate_source=candidate.source or "",
-            problem_name=job.problem_name,
-            problem_source=problem.source,
-            hardware=job.hardware,
-            language=job.language,
-            seed=_secret_seed(job),
-        )
-
-
-def _secret_seed(job: Job) -> int:
-    """The same for all candidates of a job, and not to be guessed from what its submitter chose."""
-    digest = hashlib.sha256(f"{job.id} {job.seed}".encode()).digest()
-    return int.from_bytes(digest[:6], "big")
+        return judge_request(session, session.get_one(Job, claim.job_id), candidate)
 
 
 def _end_job(here: Runtime, claim: Claim, reason: str) -> None:
@@ -77,5 +61,5 @@ def _end_job(here: Runtime, claim: Claim, reason: str) -> None:
     with here.transaction() as session:
         events.lock_job(session, claim.job_id)
         ledger.settle(session, claim)
-        jobs.finish_job(session, claim.job_id, StopReason.ERROR, f"the problem cannot be judged: {reason}")
+        jobs.finish_job(session, claim.job_id, StopReason.ERROR, refusal(reason))
     log.error("job.problem_unusable", reason=reason)

@@ -18,11 +18,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
 from db import workers
+from db.admissions import JUDGE_FACT
 from db.ids import new_id
 from db.session import make_engine, make_sessions
 from db.settings import get_settings
 from db.vocabulary import WorkerState, queue_hardware
 from worker import runtime
+from worker.judge.version import judge_hash
 
 BEAT_S: Final = 10.0
 DESCRIBE_S: Final = 180.0
@@ -83,7 +85,7 @@ def join(queues: tuple[str, ...]) -> None:
         pid=os.getpid(),
         queues=queues,
         hardware=hardware,
-        device=describe(hardware) if hardware is not None else {},
+        device=describe(hardware) | {JUDGE_FACT: judge_hash()} if hardware is not None else {},
     )
     runtime.identify(facts.id, queues)
     # No pool: the main process forks its children between two beats, and must hold no connection then.

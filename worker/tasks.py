@@ -16,8 +16,10 @@ from db import ledger, recovery, workers
 from db.ledger import Claim, Fenced
 from db.vocabulary import WorkKind, WorkState
 from worker import client, runtime
+from worker.admitting import admit
 from worker.advancing import advance
 from worker.app import app
+from worker.certifying import certify
 from worker.evaluating import evaluate
 from worker.heartbeat import CancelRequested
 from worker.proposing import propose
@@ -29,8 +31,10 @@ log = structlog.get_logger(__name__)
 
 HANDLERS: Final[Mapping[WorkKind, Callable[[Runtime, Claim], None]]] = {
     WorkKind.ADVANCE: advance,
+    WorkKind.ADMIT: admit,
     WorkKind.PROPOSE: propose,
     WorkKind.EVALUATE: evaluate,
+    WorkKind.CERTIFY: certify,
 }
 MAX_BACKOFF_S: Final = 60.0
 
@@ -102,6 +106,12 @@ def advance_task(work_id: str) -> None:
     serve(work_id)
 
 
+@_task("kernelwright.admit")
+def admit_task(work_id: str) -> None:
+    """Examine a problem."""
+    serve(work_id)
+
+
 @_task("kernelwright.propose")
 def propose_task(work_id: str) -> None:
     """Make a candidate's source."""
@@ -111,6 +121,12 @@ def propose_task(work_id: str) -> None:
 @_task("kernelwright.evaluate")
 def evaluate_task(work_id: str) -> None:
     """Judge a candidate."""
+    serve(work_id)
+
+
+@_task("kernelwright.certify")
+def certify_task(work_id: str) -> None:
+    """Certify a finalist."""
     serve(work_id)
 
 

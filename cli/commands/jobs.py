@@ -1,10 +1,11 @@
-"""`kernelwright jobs | best | cancel | candidates`: what became of jobs, and the winner's source."""
+"""`kernelwright jobs | best | certificate | cancel | candidates`: what became of jobs, the winner and its evidence."""
 
 from __future__ import annotations
 
 import os
 import tempfile
 from collections.abc import Callable
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,8 +25,13 @@ Fastest = Annotated[bool, typer.Option("--fastest", help="The fastest first, not
 Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the source to this file.")]
 Reason = Annotated[str | None, typer.Option("--reason", help="Why; it is kept in the job's events.")]
 
+Folder = Annotated[
+    Path | None, typer.Option("--out", metavar="FOLDER", help="Write certificate.json and certificate.html there.")
+]
+
 # What the API gives at once; longer lists come page by page.
 _PAGE = 100
+_REFUSED = 3
 
 
 def jobs(
@@ -91,6 +97,26 @@ def best(job: JobArgument, output: Output = None, url: UrlOption = DEFAULT_URL, 
     show.note(_champion_line(champion, output))
 
 
+def certificate(job: JobArgument, out: Folder = None, url: UrlOption = DEFAULT_URL, json: JsonOption = False) -> None:
+    """Show the certificate of a job's champion in words, as JSON, or as two files. Exit 3: it was refused."""
+    with service(url) as client:
+        document = client.certificate(job)
+        page = client.certificate_page(job) if out is not None else ""
+    if out is not None:
+        _make_folder(out)
+        _write(out / "certificate.json", dumps(document))
+        _write(out / "certificate.html", page)
+    if json:
+        show.put_json(document)
+    else:
+        typer.echo(document["summary"])
+        for reservation in document["reservations"]:
+            show.note(f"reservation: {reservation}")
+    show.note(f"SHA-256 {document['sha256']}" + (f", written to {out}" if out is not None else ""))
+    if not document["certified"]:
+        raise typer.Exit(_REFUSED)
+
+
 def cancel(job: JobArgument, reason: Reason = None, url: UrlOption = DEFAULT_URL, json: JsonOption = False) -> None:
     """Ask a job to stop. Asking again, or asking an ended job, changes nothing and is no error."""
     with service(url) as client:
@@ -153,6 +179,13 @@ def _champion_line(champion: CandidateDetail, output: Path | None) -> str:
     gain = f"{show.speedup(champion['speedup'])} {show.interval(champion['ci95'])}".rstrip()
     where = f", written to {output}" if output is not None else ""
     return f"{champion['id']}: {champion['verdict']}, {gain}{against}, {show.latency(champion['latency_us'])}{where}"
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UnusableInput(problem=f"cannot make {path}: {error.strerror or error}") from error
 
 
 def _write(path: Path, source: str) -> None:

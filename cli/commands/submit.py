@@ -51,6 +51,12 @@ Stagnation = Annotated[
     typer.Option("--stagnation", min=1, help="Stop after so many candidates without a better one.",
                  rich_help_panel=_STOP),
 ]  # fmt: skip
+OwnKernelShare = Annotated[
+    float | None,
+    typer.Option("--own-kernel-share", min=0, max=1, help="Least share of device time in a kernel's own code."),
+]
+Admit = Annotated[bool, typer.Option("--admit/--no-admit", help="Examine the problem, if nobody has yet.")]
+Certify = Annotated[bool, typer.Option("--certify/--no-certify", help="Certify the champion before the job ends.")]
 Models = Annotated[
     list[str] | None,
     typer.Option("--model", help="A model in litellm's spelling; may be repeated. None: the built-in proposer."),
@@ -76,6 +82,9 @@ def submit(
     budget_gpu_s: GpuS = None,
     target_speedup: TargetSpeedup = None,
     stagnation: Stagnation = None,
+    own_kernel_share: OwnKernelShare = None,
+    admit: Admit = True,
+    certify: Certify = True,
     model: Models = None,
     label: Labels = None,
     priority: Priority = None,
@@ -92,6 +101,9 @@ def submit(
     optional = {
         "budget": _given(candidates=budget_candidates, usd=usd, wall_s=budget_wall_s, gpu_s=budget_gpu_s),
         "stop": _given(target_speedup=target_speedup, stagnation=stagnation),
+        "policy": _given(own_kernel_share=own_kernel_share),
+        "admit": None if admit else False,
+        "certify": None if certify else False,
         "models": model,
         "labels": dict(key_value(pair) for pair in label or ()),
         "priority": priority,
@@ -166,7 +178,10 @@ def _show_dry_run(answer: DryRun, *, as_json: bool) -> None:
     job, problem = answer["job"], answer["problem"]
     typer.echo(f"valid: {problem['name']}, {len(problem['workloads'])} workloads; nothing was submitted")
     typer.echo(show.fields({"target": f"{job['target']['hardware']}:{job['target']['language']}", **job["budget"]}))
-    for warning in answer["warnings"]:
+    admission = answer["admission"]
+    if admission is not None:
+        typer.echo(f"examined before: {admission['verdict']}")
+    for warning in [*(admission["warnings"] if admission else ()), *answer["warnings"]]:
         show.note(f"warning: {warning}")
 
 

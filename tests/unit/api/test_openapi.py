@@ -33,6 +33,7 @@ def test_the_surface_is_this_and_no_other() -> None:
         "GET /v1/jobs/{job_id}",
         "GET /v1/jobs/{job_id}/best",
         "GET /v1/jobs/{job_id}/candidates",
+        "GET /v1/jobs/{job_id}/certificate",
         "GET /v1/jobs/{job_id}/events",
         "GET /v1/problems",
         "GET /v1/problems/{name}",
