@@ -23,7 +23,7 @@ from worker.judge.baselines import Baselines, Record
 from worker.judge.bench import Contender, Workbench
 from worker.judge.certificate.certify import certify
 from worker.judge.certificate.parts import RefereeParts
-from worker.judge.checks import provenance, sensitivity, shapes, values
+from worker.judge.checks import provenance, sensitivity, settings, shapes, values
 from worker.judge.checks.values import judge_case
 from worker.judge.exhibits import Exhibits
 from worker.judge.fresh import Fresh
@@ -42,7 +42,6 @@ log = structlog.get_logger()
 
 MAX_SOURCE_BYTES = 1 << 20
 _LOAD_LIMIT_S = 150.0
-_VERIFICATION = (values.check, sensitivity.check, shapes.check)
 _MACHINE = ("device", "cpu", "cores", "torch", "triton")
 """What a baseline's latency depends on beside the problem."""
 
@@ -121,9 +120,15 @@ class Referee:
             trial = Trial(runner, request, exhibits, self.device, _secret_rng(), evaluation)
             try:
                 with self._lease.shared():
+                    found = settings.read(runner)
                     _load(runner, request.candidate_source)
-                    for check in _VERIFICATION:
-                        check(trial)
+                    settings.check_loaded(trial, found)
+                    values.check(trial)
+                    called = settings.read(runner, advance=True)
+                    sensitivity.check(trial)
+                    settings.check_loaded(trial, found)
+                    settings.check_called(trial, called)
+                    shapes.check(trial)
             finally:
                 evaluation.build_s = runner.build_s
             with self._lease.exclusive():

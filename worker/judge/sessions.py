@@ -118,6 +118,7 @@ class Runner:
     def ring(self, command: int, timeout_s: float, *, flags: int = 0, count: int = 0, number: int = 0) -> float:
         """Ring the bell, wait for the answer, and return the seconds between on the judge's clock."""
         try:
+            protocol.refuse_surplus(self._bell)
             start = time.perf_counter()
             protocol.ring_bell(self._bell, command, flags=flags, count=count, number=number)
             answer = protocol.await_bell(self._bell, timeout_s)

@@ -33,6 +33,7 @@ from worker.runner import (
     mixing,
     protocol,
     provenance,
+    settings,
     triton_interpret,
     triton_record,
     values,
@@ -354,7 +355,7 @@ def serve(control: socket.socket, bell: socket.socket) -> int:
         "recorded": session.recorded,
         "hot": session.hot,
     }
-    others = examine.HANDLERS | provenance.HANDLERS
+    others = examine.HANDLERS | provenance.HANDLERS | settings.HANDLERS
     handlers |= {name: functools.partial(handler, session) for name, handler in others.items()}
     with contextlib.suppress(protocol.PeerClosed):
         while True:

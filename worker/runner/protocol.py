@@ -126,6 +126,12 @@ def ring_bell(sock: socket.socket, command: int, *, flags: int = 0, count: int =
         raise PeerClosed("connection closed while ringing") from gone
 
 
+def refuse_surplus(sock: socket.socket) -> None:
+    """Raise ProtocolError when an answer waits that nobody asked for."""
+    if select.select([sock], [], [], 0)[0]:
+        raise ProtocolError("an answer to the bell came that nobody asked for")
+
+
 def await_bell(sock: socket.socket, timeout_s: float) -> bytes:
     """Wait for the one-byte answer to a bell command. Raises PeerClosed or PeerTimeout."""
     if not select.select([sock], [], [], timeout_s)[0]:
