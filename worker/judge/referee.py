@@ -25,6 +25,7 @@ from worker.judge.certificate.certify import certify
 from worker.judge.certificate.parts import RefereeParts
 from worker.judge.checks import provenance, sensitivity, settings, shapes, values
 from worker.judge.checks.values import judge_case
+from worker.judge.dynamics.check import Training
 from worker.judge.exhibits import Exhibits
 from worker.judge.fresh import Fresh
 from worker.judge.lease import DeviceLease
@@ -57,6 +58,7 @@ class Referee:
         self.processes = Processes(options, on_gpu=self._on_gpu)
         self._exhibits: Exhibits | None = None
         self._baselines: Baselines | None = None
+        self._training: Training | None = None
         self._floor = PhysicsFloor(self.device)
         self._timer = Timer(self.device)
         self._seed = secrets.randbits(40)  # never leaves this process: the next candidate meets it too
@@ -68,12 +70,16 @@ class Referee:
     def certify(self, request: EvaluationRequest) -> dict[str, Any]:
         """Judge a finalist, examine it as a system, and write its certificate. Raises as `evaluate` does."""
         evaluation = self.evaluate(request)
+        exhibits = self.exhibits_for(request)
+        if self._training is None:
+            self._training = Training(exhibits, self._seed)
         parts = RefereeParts(
             device=self.device,
-            exhibits=self.exhibits_for(request),
+            exhibits=exhibits,
             lease=self._lease,
             runner=self._part_runner,
             again=lambda: self._again(request),
+            training=self._training,
         )
         return certify(parts, request, evaluation).to_json()
 
@@ -216,7 +222,7 @@ class Referee:
         if self._baselines is not None:
             self._timer.forget(self._baselines.runner)
             self._baselines.close()
-        self._baselines = self._exhibits = None
+        self._baselines = self._exhibits = self._training = None
 
     def _machine(self) -> str:
         facts = environment.describe(self.device, "")

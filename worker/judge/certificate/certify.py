@@ -88,6 +88,8 @@ def examine(parts: RefereeParts, request: EvaluationRequest, evaluation: Evaluat
     report = SystemReport()
     for name, check in CHECKS:
         run_check(parts, request, name, check, report)
+    if parts.training is not None:
+        run_check(parts, request, "training dynamics", parts.training.check, report)
     report.again = parts.again()
     report.rows += [_system(row) for row in fresh.compare(evaluation, report.again)]
     if report.again.verdict not in (Verdict.OK, Verdict.INFRA_ERROR):

@@ -75,6 +75,7 @@ def compose(evidence: Evidence, *, issued_at: str, certify_s: float) -> Certific
         own=own,
         reservations=reservations,
     )
+    dynamics = evidence.parts.training.report if evidence.parts.training else None
     return Certificate(
         issued_at=issued_at,
         certified=not reason,
@@ -89,7 +90,7 @@ def compose(evidence: Evidence, *, issued_at: str, certify_s: float) -> Certific
         timing=timing,
         roofline=evidence.roofline,
         own_kernels=own,
-        dynamics=evidence.parts.dynamics,
+        dynamics=dynamics,
         environment=evaluation.environment,
         judge={
             "code_sha256": judge_hash(),
@@ -97,7 +98,7 @@ def compose(evidence: Evidence, *, issued_at: str, certify_s: float) -> Certific
             "device_held_s": round(evaluation.gpu_s, 2),
             "certified_s": round(certify_s, 2),
         },
-        provenance=_PROVENANCE if evidence.parts.dynamics else _without(_PROVENANCE, "training dynamics"),
+        provenance=_PROVENANCE if dynamics else _without(_PROVENANCE, "training dynamics"),
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
 
+from worker.judge.dynamics.check import Training
 from worker.judge.exhibits import Exhibits
 from worker.judge.lease import DeviceLease
 from worker.judge.report import Evaluation
@@ -27,7 +27,7 @@ class RefereeParts:
     again: Callable[[], Evaluation]
     """The whole judgement once more, in fresh processes, with new secret seeds, parameters, inputs and shapes. Answers
     a failed judgement with its verdict instead of raising."""
-    dynamics: Mapping[str, Any] | None = None
-    """The training-dynamics report, where this problem has one."""
+    training: Training | None = None
+    """Training with the candidate in its place."""
     control: Mapping[str, float | str] | None = None
     """The A/A control of this judge, where it made one."""

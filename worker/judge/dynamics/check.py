@@ -94,3 +94,23 @@ def _record(trial: Trial, report: DynamicsReport) -> None:
         trial.record(f"{NAME}: {found.optimiser}", found.passed, "", **figures)
     bias = report.bias
     trial.record(f"{NAME}: gradient bias", bias.passed, "", statistic=bias.beta, threshold=bias.limit)
+
+
+class Training:
+    """Training with one problem's finalists: the honest runs are made once, at the first."""
+
+    def __init__(self, exhibits: Exhibits, seed: int) -> None:
+        self._exhibits, self._seed = exhibits, seed
+        self._rehearsal: Rehearsal | None = None
+        self.report: dict[str, Any] | None = None
+        """Of the last finalist, as JSON; None when the problem fits no seat."""
+
+    def check(self, trial: Trial) -> None:
+        """Train with the candidate, or say why not. Raises Fault `incorrect`."""
+        self.report = None
+        try:
+            self._rehearsal = self._rehearsal or rehearse(self._exhibits, self._seed)
+        except NoSeat as missing:
+            not_applicable(trial, missing)
+            return
+        self.report = check(trial, self._rehearsal).to_json()
