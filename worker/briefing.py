@@ -9,6 +9,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from db import candidates, jobs, workers
+from db.admissions import JUDGE_FACT
 from db.candidates import CandidateRow
 from db.ledger import Claim
 from db.models import Candidate, Evaluation, Job, Problem
@@ -35,13 +36,14 @@ def read_brief(session: Session, claim: Claim) -> Brief:
     candidate = session.get_one(Candidate, claim.candidate)
     job = jobs.fetch_job(session, claim.job_id)
     problem = session.get_one(Problem, job.problem_hash)
+    facts = workers.device_facts(session, job.hardware)
     request = ProposalRequest(
         problem_name=job.problem_name,
         problem_source=problem.source,
         target=Target(job.hardware, job.language),
         operator=candidate.operator,
         op_family=outline(problem.source, job.problem_name).op_family,
-        device=workers.device_facts(session, job.hardware),
+        device={name: fact for name, fact in facts.items() if name != JUDGE_FACT},
         parents=tuple(_parent(session, parent_id) for parent_id in candidate.parents),
         trials=tuple(_trials(session, candidate)),
         seed=job.seed + candidate.ordinal,

@@ -33,6 +33,7 @@ def test_a_job_shows_its_progress_its_best_and_its_spending(client: Client, hist
         "latency_us": 20.0,
         "ci95": [1.4, 1.6],
         "baseline": "compile",
+        "certified": False,
     }
     assert now["cost"]["gpu_s"] == 2.5
     assert now["version"] > job["version"]

@@ -56,17 +56,20 @@ def test_a_job_is_stored_with_its_event_and_its_work_and_is_rung_for(
     assert (job["state"], job["queue"], job["best"]) == ("queued", {"position": 1}, None)
     assert job["created_at"].endswith("Z")
     with sessions() as session:
-        work = session.scalars(select(Work).where(Work.job_id == job["id"])).one()
+        admit, advance = session.scalars(select(Work).where(Work.job_id == job["id"]).order_by(Work.id)).all()
         assert [event.type for event in session.scalars(select(Event).where(Event.job_id == job["id"]))] == [
             "job.created"
         ]
-    assert bells.rung == [(work.id, "control", "advance")]
+    assert bells.rung == [(admit.id, "cpu", "admit"), (advance.id, "control", "advance")]
 
 
 def test_every_field_of_the_body_comes_back(client: Client) -> None:
     spec: dict[str, Any] = {
         "budget": {"candidates": 7, "usd": "1.25", "wall_s": 60.0, "gpu_s": 30.5},
         "stop": {"target_speedup": 2.0, "stagnation": 3},
+        "policy": {"own_kernel_share": 0.5},
+        "admit": False,
+        "certify": False,
         "models": ["openai/gpt-5"],
         "labels": {"team": "x", "a/b": "ü"},
         "priority": 5,
@@ -98,7 +101,7 @@ def test_twenty_requests_with_one_key_make_one_job(url: str, sessions: sessionma
     assert {answer.status_code for answer in answers} == {202}
     assert len({answer.json()["id"] for answer in answers}) == 1
     assert sorted(answer.headers.get("idempotent-replayed", "") for answer in answers) == [""] + ["true"] * 19
-    assert (count(sessions, Job), count(sessions, Work), count(sessions, Event)) == (1, 1, 1)
+    assert (count(sessions, Job), count(sessions, Work), count(sessions, Event)) == (1, 2, 1)
 
 
 def test_a_key_stands_for_what_the_body_means(client: Client) -> None:
