@@ -195,7 +195,7 @@ def test_a_bad_query_is_named(http: httpx2.Client, query: str, pointer: str, tex
     assert text in error["detail"]
 
 
-@pytest.mark.parametrize("path", ["", "/events", "/candidates", "/best"])
+@pytest.mark.parametrize("path", ["", "/events", "/candidates", "/best", "/certificate"])
 def test_an_unknown_job_is_a_404_everywhere(http: httpx2.Client, path: str) -> None:
     answer = http.get(f"/v1/jobs/job_0{path}")
     assert (answer.status_code, answer.json()["type"]) == (404, "urn:kernelwright:error:unknown-job")

@@ -12,6 +12,7 @@ from db.models import Worker
 from db.settings import Settings
 from db.workers import WorkerFacts
 from worker import registry, runtime
+from worker.judge.version import judge_hash
 from worker.registry import Membership
 
 Sessions = sessionmaker[Session]
@@ -50,6 +51,7 @@ def test_joining_describes_the_device_and_names_the_runtime(configured: Settings
     (row,) = rows(sessions)
     assert (row.hardware, row.queues, row.state) == ("cpu", ["cpu", "llm"], "active")
     assert row.device["hardware"] == "cpu" and row.device["cores"] >= 1
+    assert row.device["judge"] == judge_hash()
     here = runtime.current()
     assert (here.owner, here.queues) == (row.id, ("cpu", "llm"))
     assert runtime.current() is here

@@ -9,6 +9,7 @@ import pytest
 import search.types
 import worker.judge.verdict
 from db import vocabulary
+from worker.judge import findings
 
 
 @pytest.mark.parametrize(
@@ -25,6 +26,11 @@ from db import vocabulary
 )
 def test_twins_agree(ours: type[StrEnum], theirs: type[StrEnum]) -> None:
     assert {word.value for word in ours} == {word.value for word in theirs}
+
+
+def test_the_verdicts_of_an_admission_are_those_of_the_judge() -> None:
+    words = [findings.ADMITTED, findings.WARNED, findings.REFUSED]
+    assert [word.value for word in vocabulary.AdmissionVerdict] == words
 
 
 @pytest.mark.parametrize(
