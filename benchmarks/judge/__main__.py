@@ -11,7 +11,8 @@ cost      40 candidates, 60 % of them bad: device seconds until rejection, a sur
 protocol  the same 40 under KernelBench's published protocol: device seconds held, and what it accepts (after `cost`)
 
 The file holds every run's raw data and the environment, and is written anew after every run. Each part starts nothing
-more after its limit. Nothing else may run on the machine meanwhile. Exit code 1: a required figure was not met.
+more after its limit (--limit-s, counted from the end of its warm-up). Nothing else may run on the machine meanwhile.
+Exit code 1: a required figure was not met.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def _options() -> argparse.Namespace:
         prog="python -m benchmarks.judge", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--hardware", help="cpu, or a GPU's id such as nvidia-h200; default: the first GPU, else cpu")
-    parser.add_argument("--quick", action="store_true", help="fewer runs, fewer problems, 60 s a part")
+    parser.add_argument("--quick", action="store_true", help="fewer runs, fewer problems, 45 s a part")
     parser.add_argument("--only", type=_parts, default=PARTS, metavar="PARTS", help=f"some of {','.join(PARTS)}")
     parser.add_argument("--count", type=int, help="runs or candidates of each part, instead of its own number")
     parser.add_argument("--limit-s", type=float, help="a part starts nothing more after so many seconds")

@@ -22,11 +22,11 @@ _EAGER = "eager"
 def measure(plan: Plan, judges: Judges, results: Results) -> None:
     """Run the part, problem by problem in turn, and write it."""
     results.begin("aa")
-    deadline = plan.deadline()
     problems = list(_problems(plan).items())
     count = plan.runs(RUNS, QUICK_RUNS)
     problems = problems[: min(count, 2)] if plan.quick or plan.count else problems
-    results.data["parts"]["aa"]["warm_up_s"] = judges.warm(dict(problems))
+    results.data["parts"]["aa"]["warm_up"] = judges.warm(dict(problems))
+    deadline = plan.deadline()
     for number in range(count):
         if deadline.passed:
             break

@@ -14,9 +14,9 @@ from benchmarks.judge.results import Results
 def measure(plan: Plan, judges: Judges, results: Results) -> None:
     """Run the part and write it."""
     results.begin("cost")
-    deadline = plan.deadline()
     items = mix(plan.hardware, plan.runs(COUNT, QUICK_COUNT), quick=plan.quick)
-    results.data["parts"]["cost"]["warm_up_s"] = judges.warm(problems_of(items))
+    results.data["parts"]["cost"]["warm_up"] = judges.warm(problems_of(items))
+    deadline = plan.deadline()
     for item in items:
         if deadline.passed:
             break

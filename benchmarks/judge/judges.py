@@ -16,6 +16,7 @@ from worker.judge.verdict import ReferenceFailed
 
 _CORES_PER_WARM_UP = 4
 """torch.compile of a problem's baselines keeps a few cores busy: on two cores one problem after another."""
+_ATTEMPTS = 3
 ITSELF = "\nModelNew = Model\n"
 """Appended to a problem, this makes the reference a candidate."""
 
@@ -28,6 +29,8 @@ class Judges:
         self._hardware = plan.hardware
         self._judges: dict[str, Judge] = {}
         self._warm: set[str] = set()
+        # Kept to the end: a judge process dies with the thread that started it (its parent-death signal).
+        self._pool = ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // _CORES_PER_WARM_UP))
 
     def __enter__(self) -> Judges:
         return self
@@ -37,10 +40,12 @@ class Judges:
     ) -> None:
         for judge in self._judges.values():
             judge.close()
+        self._pool.shutdown()
 
-    def warm(self, problems: Mapping[str, str]) -> dict[str, float]:
-        """Judge each reference against itself once, several at a time: truths, compiled baselines and their record
-        are there afterwards. Returns the seconds that each took; raises RuntimeError when one cannot be judged.
+    def warm(self, problems: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
+        """Judge each reference against itself until it was timed, several at a time: truths, compiled baselines and
+        their record are there afterwards. Returns what came of each attempt, by problem; one that fails to the last
+        is left to show in the runs themselves.
 
         `problems`: source by name.
         """
@@ -49,9 +54,7 @@ class Judges:
             return {}
         for source in cold.values():
             self._judge_of(source)
-        workers = max(1, min(len(cold), (os.cpu_count() or 1) // _CORES_PER_WARM_UP))
-        with ThreadPoolExecutor(workers) as pool:
-            took = list(pool.map(lambda item: self._warm_up(*item), cold.items()))
+        took = list(self._pool.map(lambda item: self._warm_up(*item), cold.items()))
         self._warm |= set(cold.values())
         return dict(zip(cold, took, strict=True))
 
@@ -74,11 +77,12 @@ class Judges:
         language = "cpp" if self._hardware == "cpu" else "cuda"
         return self.evaluate(f"{problem}-itself", source + ITSELF, problem, source, language, own_share=0.0)
 
-    def _warm_up(self, problem: str, source: str) -> float:
-        report, wall_s = self.evaluate_itself(problem, source)
-        if report["verdict"] != "ok":
-            raise RuntimeError(f"{problem} against itself: {report['verdict']}: {report['reason']}")
-        return wall_s
+    def _warm_up(self, problem: str, source: str) -> list[dict[str, Any]]:
+        attempts: list[dict[str, Any]] = []
+        while len(attempts) < _ATTEMPTS and (not attempts or attempts[-1]["verdict"] != "ok"):
+            report, wall_s = self.evaluate_itself(problem, source)
+            attempts.append({"verdict": report["verdict"], "reason": report["reason"], "wall_s": wall_s})
+        return attempts
 
     def _judge_of(self, problem_source: str) -> Judge:
         if problem_source not in self._judges:

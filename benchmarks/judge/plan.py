@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PARTS = ("aa", "planted", "cost", "protocol")
-_FULL_LIMIT_S, _QUICK_LIMIT_S = 230.0, 60.0
-"""Per part. A GPU is lent for ten minutes at a time; all four parts in quick mode stay under five."""
+_FULL_LIMIT_S, _QUICK_LIMIT_S = 200.0, 45.0
+"""Per part, after its warm-up (30 s for two problems): all four parts in quick mode stay under five minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Plan:
     count: int | None = None
     """Runs or candidates of each part; None: the part's own number."""
     limit_s: float | None = None
-    """After so many seconds a part starts nothing more."""
+    """So many seconds after its warm-up a part starts nothing more."""
 
     @property
     def on_gpu(self) -> bool:
@@ -40,7 +40,7 @@ class Plan:
         return self.count or (quick if self.quick else full)
 
     def deadline(self) -> Deadline:
-        """The end of a part that starts now."""
+        """The end of a part that is warm now."""
         return Deadline(self.limit_s or (_QUICK_LIMIT_S if self.quick else _FULL_LIMIT_S))
 
 

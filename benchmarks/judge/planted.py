@@ -49,7 +49,6 @@ _LOAD_LIMIT_S = 150.0
 def measure(plan: Plan, results: Results) -> None:
     """Run the part and write it."""
     results.begin("planted")
-    deadline = plan.deadline()
     entry = results.data["parts"]["planted"]
     entry["calibration"] = calibration = calibrate(plan)
     fast, slow = kernel(0.0, on_gpu=plan.on_gpu), kernel(calibration["extra"], on_gpu=plan.on_gpu)
@@ -59,6 +58,7 @@ def measure(plan: Plan, results: Results) -> None:
             entry["judged"] = {"fast": _judged(referee, plan, fast), "slow": _judged(referee, plan, slow)}
         with ExitStack() as stack:
             race = _Race(referee, plan, stack)
+            deadline = plan.deadline()
             for number in range(plan.runs(RUNS, QUICK_RUNS)):
                 if deadline.passed:
                     break

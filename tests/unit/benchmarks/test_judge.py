@@ -73,7 +73,8 @@ def test_quartiles() -> None:
 
 def _aa(low: float, ratio: float, high: float) -> dict[str, Any]:
     return {
-        "problem": "p", "verdict": "ok", "reason": "", "ratio": ratio, "ci95": [low, high], "resampled_ci95": [low, high]
+        "problem": "p", "verdict": "ok", "reason": "",
+        "ratio": ratio, "ci95": [low, high], "resampled_ci95": [low, high],
     }  # fmt: skip
 
 
