@@ -14,6 +14,7 @@ itself says, and the candidate runs in that process: that is the protocol.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -49,6 +50,8 @@ torch::Tensor run(torch::Tensor x) {
 }
 """
 Call = Callable[..., Any]
+_HELD = contextlib.ExitStack()
+"""Never closed: the device is free when the process, and its context on the device, is gone."""
 
 
 class Refused(Exception):
@@ -64,12 +67,11 @@ def main() -> int:
     sys.modules["kernelwright"] = kernelwright
     if job["device"] != "cpu":
         importlib.import_module("triton")  # with torch: importing does not need the device
-    lease = DeviceLease(Path(job["locks"]), "device")
-    with lease.exclusive():
-        (folder / TIMES).write_text(json.dumps({"leased": time.monotonic()}))
-        signal.alarm(int(job["limit_s"]))  # its default action ends the process, wherever it hangs
-        result = judge(folder, job["params"], job["device"])
-        (folder / RESULT).write_text(json.dumps(result))
+    _HELD.enter_context(DeviceLease(Path(job["locks"]), "device").exclusive())
+    (folder / TIMES).write_text(json.dumps({"leased": time.monotonic()}))
+    signal.alarm(int(job["limit_s"]))  # its default action ends the process, wherever it hangs
+    result = judge(folder, job["params"], job["device"])
+    (folder / RESULT).write_text(json.dumps(result))
     return 0 if result["accepted"] else 1
 
 

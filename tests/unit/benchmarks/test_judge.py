@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.judge.aa import run_of
 from benchmarks.judge.figures import (
     aa_figures,
     compared,
@@ -202,3 +203,12 @@ def test_results_are_kept_run_by_run_and_part_by_part(tmp_path: Path) -> None:
     again.begin("aa")
     assert again.runs("cost") == [{"id": "first"}]
     assert Results(path, "nvidia-h100", quick=True).runs("cost") == []
+
+
+def test_aa_reads_eager_and_the_candidate_from_a_report() -> None:
+    samples = {"eager": [2.0] * 9, "candidate": [1.0] * 9, "compile": [0.1] * 9}
+    report = {"verdict": "ok", "reason": "", "workloads": [{"name": "even", "samples_us": samples}]}
+    run = run_of(report, "cuda:0")
+    assert run["ratio"] == pytest.approx(2.0)
+    assert set(run["workloads"]["even"]["samples_us"]) == {"eager", "candidate"}
+    assert "ci95" not in run_of({"verdict": "incorrect", "reason": "x", "workloads": []}, "cuda:0")
