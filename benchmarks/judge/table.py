@@ -83,6 +83,9 @@ def _protocol(figures: Figures, *, on_gpu: bool) -> list[Row]:
         ("protocol: accepted bad ones", ", ".join(figures["bad_accepted_ids"]) or "none", "-", None),
         ("protocol: good candidates rejected", _names(figures["good_rejected"]), "-", None),
     ]  # fmt: skip
+    if figures.get("judge_over_protocol_without_exit") is not None:
+        shorter = f"{figures['judge_over_protocol_without_exit']:.0%}"
+        rows.append(("the same, without the cold process's taking down of torch and its context", shorter, "-", None))
     if inline is not None:
         took = f"({figures['load_inline_s']:.0f} s a CUDA build)"
         rows.append((f"the same, CUDA candidates built by load_inline as published {took}", f"{inline:.0%}", "-", None))

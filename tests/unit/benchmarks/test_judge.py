@@ -149,14 +149,15 @@ def _cold(id: str, bad: bool, accepted: bool, held_s: float, language: str = "tr
 
 def test_protocol_compares_only_what_both_judged() -> None:
     runs = [
-        _cold("b1", True, True, 8.0),
-        _cold("g1", False, True, 12.0, "cuda"),
+        _cold("b1", True, True, 8.0) | {"stages_s": {"all": 5.0}},
+        _cold("g1", False, True, 12.0, "cuda") | {"stages_s": None},  # killed: its whole life counts
         _cold("g9", False, False, 100.0),  # the judge never got so far
         _cold("x", True, False, 50.0),  # the judge failed on it
     ]
     figures = protocol_figures(runs, COST, load_inline_s=40.0)
     assert figures["compared"] == 2
     assert figures["judge_over_protocol"] == pytest.approx((1 + 5) / (8 + 12))
+    assert figures["judge_over_protocol_without_exit"] == pytest.approx(6 / (5 + 12))
     assert figures["judge_over_protocol_with_load_inline"] == pytest.approx(6 / (8 + 12 + 40))
     assert figures["bad_accepted_ids"] == ["b1"]
     assert figures["bad_accepted"]["share"] == 0.5
