@@ -162,7 +162,7 @@ def protocol_figures(runs: Sequence[Run], judged: Sequence[Run], load_inline_s: 
         "load_inline_s": load_inline_s,
     }
     if both and ours is not None:  # 1.2 s of a cold process on two slow cores are torch's own leaving
-        inside = statistics.fmean(float((run.get("stages_s") or {}).get("all", run["held_s"])) for run in both)
+        inside = statistics.fmean(run["stages_s"]["all"] if run.get("stages_s") else run["held_s"] for run in both)
         figures["judge_over_protocol_without_exit"] = ours / inside if inside else None
     if load_inline_s is not None and theirs and ours is not None:
         built = sum(run["language"] == "cuda" for run in both)
