@@ -123,6 +123,16 @@ class Workbench:
         refs = {name: values.encode_ref(self._state[name]) for name in state}
         self.runner.ask({"op": "state", "subject": subject, "workload": self.name, "state": refs}, timeout_s)
 
+    def read_state(self, subject: str, names: Sequence[str], timeout_s: float) -> dict[str, torch.Tensor]:
+        """Copies of some of the model's parameters and buffers as they are now."""
+        for name in names:
+            ref = self._state[name]
+            self._arena.bytes[ref.offset : ref.offset + ref.nbytes].fill_(0xFF)
+        self._settle()
+        refs = {name: values.encode_ref(self._state[name]) for name in names}
+        self.runner.ask({"op": "read_state", "subject": subject, "workload": self.name, "state": refs}, timeout_s)
+        return {name: self._view(self._state[name]).clone() for name in names}
+
     def write(self, slot: int, case: int) -> None:
         """Put a case's inputs into a slot."""
         self.put(slot, self.cases[case].inputs)

@@ -62,6 +62,8 @@ class Sample:
     """What to subtract, if this contender is the trusted one."""
     nonce: int
     outputs: tuple[torch.Tensor, ...] | None
+    waited_s: float = 0.0
+    """Seconds for which its threads were ready but had no core, on a CPU."""
 
 
 @dataclass(slots=True)
@@ -122,7 +124,8 @@ class HostClock:
             self.prepare(turn, nonce)
             before_s = runner.waited_s()
             sample = self._call(nonce)
-            share = (runner.waited_s() - before_s) / max(sample.call_s + sample.keep_s, _SHORTEST_S)
+            sample.waited_s = runner.waited_s() - before_s
+            share = sample.waited_s / max(sample.call_s + sample.keep_s, _SHORTEST_S)
             if share < least_share:
                 best, least_share = sample, share
             if share < _DISTURBED_SHARE or self._patience_s <= 0:
@@ -155,8 +158,8 @@ class HostClock:
         """The call and, at once, its result."""
         call_s = self._ring(protocol.CALL, CALL_LIMIT_S, number=0)
         keep_s = self._ring(protocol.KEEP, CALL_LIMIT_S) if self._kept else 0.0
+        outputs = self.contender.bench.read() if self._kept else None  # now: bytes that are still missing show
         self.contender.bench.runner.freeze()
-        outputs = self.contender.bench.read() if self._kept else None
         return Sample(call_s, keep_s, self._overhead_s, nonce, outputs)
 
 

@@ -30,11 +30,20 @@ def runner_tree(warden: int) -> list[int]:
 
 def waited_s(pid: int) -> float:
     """Seconds for which the threads of a process have been ready but without a core, all together."""
+    return _schedstat_s(pid, 1)
+
+
+def ran_s(pid: int) -> float:
+    """Seconds for which the threads of a process have had a core, all together."""
+    return _schedstat_s(pid, 0)
+
+
+def _schedstat_s(pid: int, column: int) -> float:
     total_ns = 0
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             with contextlib.suppress(OSError, IndexError, ValueError):
-                total_ns += int((task / "schedstat").read_text().split()[1])
+                total_ns += int((task / "schedstat").read_text().split()[column])
     return total_ns / 1e9
 
 

@@ -101,6 +101,7 @@ class Runner:
 
     def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> dict[str, Any]:
         """Send a control message and wait for its answer, serving builds meanwhile (their time is not counted)."""
+        self._refuse_when_dead()
         try:
             protocol.send_message(self._control, message, fds)
             deadline = time.monotonic() + timeout_s
@@ -117,6 +118,7 @@ class Runner:
 
     def ring(self, command: int, timeout_s: float, *, flags: int = 0, count: int = 0, number: int = 0) -> float:
         """Ring the bell, wait for the answer, and return the seconds between on the judge's clock."""
+        self._refuse_when_dead()
         try:
             protocol.refuse_surplus(self._bell)
             start = time.perf_counter()
@@ -144,6 +146,10 @@ class Runner:
         """Let it run again."""
         self._freezer.thaw()
 
+    def ran_s(self) -> float:
+        """Seconds of processor time that it and all its descendants have used."""
+        return sum(quiet.ran_s(pid) for pid in quiet.runner_tree(self._pid))
+
     def waited_s(self) -> float:
         """Seconds for which its threads were ready but had no core, since it started."""
         if self._runner_pid is None:
@@ -163,6 +169,10 @@ class Runner:
         self._control.close()
         self._bell.close()
         return self._zygote.reap(self._pid)
+
+    def _refuse_when_dead(self) -> None:
+        if not self._open:
+            raise Fault(Verdict.LAUNCH_ERROR, "the runner has ended", self.log())
 
     def _result(self, answer: dict[str, Any]) -> dict[str, Any]:
         if isinstance(answer.get("done"), dict):

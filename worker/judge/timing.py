@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import random
 import statistics
+import time
 from dataclasses import dataclass, field
 
 from worker.judge import stats
@@ -20,6 +21,7 @@ from worker.judge.evicting import DeviceEviction, HostEviction
 from worker.judge.exhibits import Exhibit
 from worker.judge.fresh import Fresh
 from worker.judge.numerics import agree
+from worker.judge.sessions import Runner
 from worker.judge.verdict import Fault, Verdict
 
 _MIN_ROUNDS, _MAX_ROUNDS = 9, 41
@@ -32,6 +34,8 @@ _IMPOSSIBLE_SHARE = 0.5
 """A chain that is shorter than its own evictions in so many of the rounds was not run as asked."""
 _LATE_SHARE, _LATE_US = 0.2, 20.0
 """Results that come so much later than their calls end (a share of the call, and so many us) are no accident."""
+_REST_S, _WATCH_S, _IDLE_SHARE = 0.03, 0.03, 0.25
+"""After a call OpenMP's threads spin for some milliseconds, then they sleep; a quarter of a core is no afterthought."""
 _TRUSTED = 1
 
 
@@ -144,6 +148,8 @@ class _Race:
         for clock in self._clocks:
             self._activate(clock, fresh)
             clock.warm_up(self._plan)
+            if clock is self._clocks[0]:
+                _check_idle(clock.contender.bench.runner)
             clock.contender.bench.runner.freeze()
         device = [clock for clock in self._clocks if isinstance(clock, DeviceClock)]
         for device_clock in device:
@@ -213,8 +219,8 @@ class _Race:
             seconds = [self._plan.seconds_per_call(sample) for sample in samples]
             timings.samples_us[clock.contender.name] = [value * 1e6 for value in seconds]
         mine = [samples[0] for samples in rounds]
-        late_us = sorted(self._plan.late_s(sample) / self._plan.calls * 1e6 for sample in mine)
-        timings.late_us = late_us[len(late_us) // 4]
+        late_us = sorted((self._plan.late_s(sample) - sample.waited_s) / self._plan.calls * 1e6 for sample in mine)
+        timings.late_us = max(0.0, late_us[len(late_us) // 4])
         null_s = statistics.median(self._plan.null_s)
         short = sum(sample.call_s < null_s for sample in mine)
         if short > _IMPOSSIBLE_SHARE * len(mine):
@@ -225,3 +231,14 @@ class _Race:
             reason = f"results were ready {late:.0f} us after their calls were said to be over: work was put off"
             raise Fault(Verdict.SUSPICIOUS, reason)
         return timings
+
+
+def _check_idle(runner: Runner) -> None:
+    """Between calls a kernel rests. Raises Fault `suspicious` when its process goes on working."""
+    time.sleep(_REST_S)
+    before_s = runner.ran_s()
+    time.sleep(_WATCH_S)
+    share = (runner.ran_s() - before_s) / _WATCH_S
+    if share > _IDLE_SHARE:
+        reason = f"the candidate works while nobody calls it: {share:.0%} of a core"
+        raise Fault(Verdict.SUSPICIOUS, reason, runner.log())

@@ -155,6 +155,17 @@ class Session:
         self._synchronize()
         return {}
 
+    def read_state(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        """Copy some of a model's parameters and buffers into the arena."""
+        model = self.subjects[message["subject"]].models[message["workload"]]
+        shared = self.arenas[message["workload"]].bytes
+        known = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        with torch.no_grad():
+            for name, ref in message["state"].items():
+                values.decode(ref, shared).copy_(known[name])
+        self._synchronize()
+        return {}
+
     def run(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """One call, untimed: outputs go into the arena at the places given. With `then` (lists of other inputs)
         more calls are made before the first one's outputs are stored: a result must outlive the next calls."""
@@ -349,6 +360,7 @@ def serve(control: socket.socket, bell: socket.socket) -> int:
         "load": session.load,
         "construct": session.construct,
         "state": session.state,
+        "read_state": session.read_state,
         "run": session.run,
         "interpret": session.interpret,
         "record": session.record,
