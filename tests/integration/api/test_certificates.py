@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import httpx2
 import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
 from cli.client import ApiError, Client, Job
-from db import certificates, jobs
+from db import jobs
 from db.finishing import end_search
-from db.vocabulary import StopReason, WorkKind
+from db.vocabulary import StopReason
 from tests.integration.api.conftest import BODY
-from tests.integration.api.history import History
-from tests.support.ledger import claim_kind
-from worker.judge.certificate.document import document_hash, is_intact
+from tests.integration.api.history import PAGE, History
+from worker.judge.certificate.document import is_intact
 
-PAGE = "<!doctype html><title>softmax on cpu: kernel certificate — é</title>"
-
-
-def certify(sessions: sessionmaker[Session], job_id: str, **found: Any) -> dict[str, Any]:
-    """The job's best, from a queued `certify` to its stored document, which is returned."""
-    body = {"certified": True, "verdict": "ok", "reason": "", "figures": [1e22, -0.0], "text": "\ud800"} | found
-    document = body | {"sha256": document_hash(body)}
-    with sessions.begin() as session:
-        certificates.enqueue_certify(session, jobs.fetch_job(session, job_id))
-    claim = claim_kind(sessions, WorkKind.CERTIFY)
-    with sessions.begin() as session:
-        certificates.store_certificate(session, claim, document, PAGE)
-    return document
+ODD = {"figures": [1e22, -0.0], "text": "\ud800"}
+"""What a detour through JSONB or UTF-8 would change."""
 
 
 def why_none(client: Client, job_id: str) -> str:
@@ -39,11 +25,9 @@ def why_none(client: Client, job_id: str) -> str:
     return error.value.detail
 
 
-def test_the_certificate_of_the_best_is_the_judges_document(
-    client: Client, history: History, job: Job, sessions: sessionmaker[Session]
-) -> None:
+def test_the_certificate_of_the_best_is_the_judges_document(client: Client, history: History, job: Job) -> None:
     history.evaluate(job["id"], speedup=2.0)
-    document = certify(sessions, job["id"])
+    document = history.certify(job["id"], **ODD)
     found = client.certificate(job["id"])
     assert found == document and is_intact(found)
     best = client.job(job["id"])["best"]
@@ -51,10 +35,10 @@ def test_the_certificate_of_the_best_is_the_judges_document(
 
 
 def test_a_browser_gets_a_page_that_may_run_nothing(
-    http: httpx2.Client, client: Client, history: History, job: Job, sessions: sessionmaker[Session]
+    http: httpx2.Client, client: Client, history: History, job: Job
 ) -> None:
     history.evaluate(job["id"], speedup=2.0)
-    certify(sessions, job["id"])
+    history.certify(job["id"])
     answer = http.get(job["links"]["certificate"], headers={"Accept": "text/html,application/json;q=0.9,*/*;q=0.8"})
     assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert answer.text == PAGE == client.certificate_page(job["id"])
@@ -62,11 +46,9 @@ def test_a_browser_gets_a_page_that_may_run_nothing(
     assert answer.headers["vary"] == "Accept"
 
 
-def test_of_a_job_whose_finalists_were_refused_it_is_the_last_refusal(
-    client: Client, history: History, job: Job, sessions: sessionmaker[Session]
-) -> None:
+def test_of_a_job_whose_finalists_were_refused_the_last_refusal(client: Client, history: History, job: Job) -> None:
     history.evaluate(job["id"], speedup=2.0)
-    refused = certify(sessions, job["id"], certified=False, verdict="incorrect", reason="stale output")
+    refused = history.certify(job["id"], certified=False, verdict="incorrect", reason="stale output")
     assert "is certified when the search has ended" in why_none(client, job["id"])
     history.finish(job["id"])
     assert client.certificate(job["id"]) == refused

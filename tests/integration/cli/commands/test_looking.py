@@ -90,6 +90,30 @@ def test_no_best_yet_says_so(kernelwright: Kernelwright, job: Job) -> None:
     assert "No candidate of this job is verified" in asked.stderr
 
 
+def test_a_certificate_is_its_summary_on_stdout_and_two_files_where_asked(
+    kernelwright: Kernelwright, job: Job, history: History, client: Client, tmp_path: Path
+) -> None:
+    none = kernelwright("certificate", job["id"])
+    assert none.returncode == 2 and "when the search has ended" in none.stderr
+    history.evaluate(job["id"], **OK)
+    document = history.certify(job["id"], summary="softmax on cpu: certified.", reservations=["slow to compile"])
+    shown = kernelwright("certificate", job["id"], "--out", tmp_path / "evidence")
+    assert (shown.returncode, shown.stdout) == (0, "softmax on cpu: certified.\n")
+    assert "reservation: slow to compile" in shown.stderr and document["sha256"] in shown.stderr
+    assert json.loads((tmp_path / "evidence" / "certificate.json").read_text()) == document
+    assert (tmp_path / "evidence" / "certificate.html").read_text() == client.certificate_page(job["id"])
+    assert json.loads(kernelwright("certificate", job["id"], "--json").stdout) == document
+
+
+def test_a_refused_certificate_is_an_exit_of_3(kernelwright: Kernelwright, job: Job, history: History) -> None:
+    history.evaluate(job["id"], **OK)
+    refused = {"certified": False, "verdict": "incorrect", "reason": "stale output"}
+    history.certify(job["id"], summary="softmax on cpu: not certified.", reservations=[], **refused)
+    history.finish(job["id"])
+    shown = kernelwright("certificate", job["id"])
+    assert (shown.returncode, shown.stdout) == (3, "softmax on cpu: not certified.\n")
+
+
 def test_cancelling_twice_changes_once(kernelwright: Kernelwright, job: Job, client: Client) -> None:
     first = kernelwright("cancel", job["id"], "--reason", "enough")
     second = kernelwright("cancel", job["id"])
