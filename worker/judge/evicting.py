@@ -37,7 +37,8 @@ class DeviceEviction:
         handle, fds = self._arena.handle()
         runner.ask({"op": "evict", "arena": handle}, 60, fds)
         self._evictor = eviction.Evictor(self._arena.bytes)
-        self._steps: list[tuple[int, int]] = []
+        self._chains: list[tuple[int, int]] = []
+        """(nonce, steps after the lead-in) of every chain since the last reset."""
         self._seed = 0
 
     def reset(self, rng: random.Random) -> None:
@@ -45,21 +46,24 @@ class DeviceEviction:
         self._seed = rng.randrange(1 << 40)
         self._fill(self._arena.bytes)
         torch.cuda.synchronize()
-        self._steps.clear()
+        self._chains.clear()
 
     def asked(self, nonce: int, count: int) -> None:
-        """Note that the runner was asked for `count` steps."""
-        self._steps += [(nonce, step) for step in range(count)]
-        self._evictor.source = (self._evictor.source + count) % 2
+        """Note that the runner was asked for a chain of `count` steps."""
+        self._chains.append((nonce, count))
+        self._evictor.source = (self._evictor.source + count + eviction.LEAD_STEPS) % 2
 
     def proven(self) -> bool:
-        """Whether the buffer holds what all steps since the last reset make of it."""
+        """Whether the buffer holds what all chains since the last reset make of it."""
         scratch = torch.empty(eviction.BYTES, dtype=torch.uint8, device="cuda:0")
         self._fill(scratch)
         mirror = eviction.Evictor(scratch)
-        mirror.source = (self._evictor.source + len(self._steps)) % 2
-        for nonce, step in self._steps:
-            mirror.step(nonce, step)
+        taken = sum(count + eviction.LEAD_STEPS for _nonce, count in self._chains)
+        mirror.source = (self._evictor.source + taken) % 2
+        for nonce, count in self._chains:
+            mirror.lead_in(nonce)
+            for step in range(count):
+                mirror.step(nonce, step)
         return bool(torch.equal(scratch.view(torch.int32), self._arena.bytes[: eviction.BYTES].view(torch.int32)))
 
     def close(self) -> None:

@@ -24,9 +24,7 @@ from worker.judge.numerics import agree
 from worker.judge.sessions import Runner
 from worker.judge.verdict import Fault, Verdict
 
-_MIN_ROUNDS, _MAX_ROUNDS = 9, 41
-_BUDGET_S = {"cpu": 0.8, "cuda:0": 1.5}
-"""Seconds of timed calls per workload."""
+_MIN_ROUNDS = 9
 _SLOW_ROUND_S, _SLOW_ROUNDS = 1.0, 3
 _FULL_CHECK_SHARE = 0.2
 _PROOF_SHARE = 0.25
@@ -41,10 +39,20 @@ _TRUSTED = 1
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long to time; a benchmark of the judge itself asks for more."""
+    """How long to time one workload."""
 
     budget_s: float
-    max_rounds: int = _MAX_ROUNDS
+    """Seconds of rounds at first."""
+    patience_s: float
+    """Seconds at most, spent while the interval of the candidate against a baseline is wider than `wanted`."""
+    max_rounds: int
+    wanted: float = 0.01
+    """Half the width of the interval at which more rounds are pointless, as a share."""
+
+
+USUAL = {"cpu": Pace(0.8, 0.8, 41), "cuda:0": Pace(1.0, 2.5, 80)}
+THOROUGH = {"cpu": Pace(2.0, 4.0, 80), "cuda:0": Pace(3.0, 8.0, 240)}
+"""For finalists, and to tell kernels apart that differ by 3 %."""
 
 
 @dataclass(slots=True)
@@ -99,7 +107,7 @@ class Timer:
         and whatever the runners raise.
         """
         clocks = [self._clock(contender, fresh, index, exhibit) for index, contender in enumerate(contenders)]
-        return _Race(clocks, exhibit, rng, pace or Pace(_BUDGET_S[self._device])).run(fresh)
+        return _Race(clocks, exhibit, rng, pace or USUAL[self._device]).run(fresh)
 
     def forget(self, runner: object) -> None:
         """Release what was kept for a runner that has ended."""
@@ -131,8 +139,10 @@ class _Race:
         rounds: list[list[Sample]] = []
         try:
             self._warm_up(fresh)
-            for _number in range(self._rounds()):
+            for _number in range(self._rounds(self._pace.budget_s)):
                 rounds.append(self._round(fresh, len(rounds)))
+            while len(rounds) < self._rounds(self._pace.patience_s) and self._too_wide(rounds):
+                rounds += [self._round(fresh, len(rounds)) for _more in range(4)]
         finally:
             self._cool()
         return self._timings(rounds)
@@ -155,11 +165,19 @@ class _Race:
         for device_clock in device:
             device_clock.plan(self._plan, min(clock.step_s for clock in device))
 
-    def _rounds(self) -> int:
+    def _rounds(self, budget_s: float) -> int:
         per_round_s = sum(clock.cost_s for clock in self._clocks)
         if per_round_s > _SLOW_ROUND_S:
             return _SLOW_ROUNDS  # a contender this slow needs no interval to be told apart
-        return max(_MIN_ROUNDS, min(self._pace.max_rounds, int(self._pace.budget_s / per_round_s)))
+        return max(_MIN_ROUNDS, min(self._pace.max_rounds, int(budget_s / per_round_s)))
+
+    def _too_wide(self, rounds: list[list[Sample]]) -> bool:
+        """Whether the interval against the fastest baseline is still wider than wanted."""
+        times = [[self._plan.seconds_per_call(sample) for sample in samples] for samples in zip(*rounds, strict=True)]
+        fastest = min(times[1:], key=statistics.median)
+        logs = stats.log_ratios(fastest, times[0])
+        low, high = stats.interval([logs], random.Random(0))
+        return high / low > (1 + self._pace.wanted) ** 2
 
     def _round(self, fresh: Fresh, number: int) -> list[Sample]:
         source, seed = fresh.choose()

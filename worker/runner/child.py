@@ -244,6 +244,7 @@ class Session:
         self, call: Callable[..., Any], slots: _Slots, results: list[Any], *, flags: int, count: int, nonce: int
     ) -> None:
         assert self.evictor is not None, "a chain needs the eviction buffer"
+        self.evictor.lead_in(nonce)
         for step in range(count):
             self.evictor.step(nonce, step)
             if flags & protocol.MIX:
@@ -253,8 +254,11 @@ class Session:
             results.insert(place, call(*slots.at(step)))
 
     def _null_chain(self, slots: _Slots, *, flags: int, count: int, nonce: int) -> None:
+        if not count:
+            return  # a round trip of the bell, on a CPU
+        assert self.evictor is not None, "a chain needs the eviction buffer"
+        self.evictor.lead_in(nonce)
         for step in range(count):
-            assert self.evictor is not None, "a chain needs the eviction buffer"
             self.evictor.step(nonce, step)
             if flags & protocol.MIX:
                 slots.mix(step, nonce)
