@@ -133,9 +133,9 @@ class Deployment:
         yield redis
         redis.close()
 
-    def finished(self, job_id: str) -> Job:
+    def finished(self, job_id: str, patience_s: float = PATIENCE_S) -> Job:
         """The job once it has ended."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + patience_s
         job = self.client.job(job_id)
         while job["state"] not in TERMINAL_STATES:
             assert time.monotonic() < deadline, f"the job is still {job['state']}: {self.story(job_id)}"

@@ -50,6 +50,32 @@ def test_a_killed_pool_process_of_the_evaluator(deployment: Deployment) -> None:
     deployment.assert_sound(job["id"])
 
 
+@pytest.mark.parametrize("kind", ["admit", "certify"])
+def test_a_killed_pool_process_that_examines(deployment: Deployment, kind: str) -> None:
+    """The first attempt dies with its process; the reaper has another made of the problem, or of the champion."""
+    source = PROBLEM.replace("torch.softmax(x, -1)", "torch.relu(x) * 3.0").replace("(8, 8)", "(128, 128)")
+    asked = body(1, problem={"name": f"killed_{kind}", "source": f"{source}\n# {kind}\n"}) | {kind: True}
+    job = deployment.client.submit(asked)
+    until(lambda: _running(deployment, job["id"], kind), f"the {kind} is under way")
+    deployment.kill_child("worker-cpu")
+    ended = deployment.finished(job["id"], patience_s=280)
+    assert "work.requeued" in deployment.event_types(job["id"])
+    story = deployment.story(job["id"])
+    if kind == "admit":
+        assert ended["admission"] is not None and ended["state"] == "succeeded", story
+    else:
+        assert deployment.rows("SELECT count(*) FROM certificates WHERE job_id = :id", id=job["id"]) == [(1,)], story
+    attempts = deployment.rows("SELECT state, attempt FROM work WHERE job_id = :id AND kind = :kind", id=job["id"],
+                               kind=kind)  # fmt: skip
+    assert attempts == [("done", 2)], story
+    deployment.assert_sound(job["id"])
+
+
+def _running(deployment: Deployment, job_id: str, kind: str) -> bool:
+    query = "SELECT 1 FROM work WHERE job_id = :id AND kind = :kind AND state = 'running'"
+    return bool(deployment.rows(query, id=job_id, kind=kind))
+
+
 def test_a_killed_caller_of_models(deployment: Deployment) -> None:
     with deployment.model(*answers(4, hang_s=2)) as provider:
         job = deployment.client.submit(body(2, models=[MODEL], problem=OWN))
