@@ -32,7 +32,7 @@ from worker.judge.processes import RefereeOptions
 from worker.judge.referee import Referee
 from worker.judge.report import EvaluationRequest
 from worker.judge.sessions import Runner
-from worker.judge.timing import Timer
+from worker.judge.timing import THOROUGH, Timer
 from worker.judge.trial import CONSTRUCT_LIMIT_S, FIRST_RUN_LIMIT_S, SUBJECT
 from worker.judge.verdict import Fault
 from worker.runner import kernelwright
@@ -100,7 +100,8 @@ class _Race:
             versions = ((SUBJECT, fast), ("slow", slow), ("twin", fast))
             made = [self._made(name, source, stack) for name, source in versions]
             contenders = [made[0], self._eager, *made[1:]]
-            timed = self._timer.time(contenders, self._exhibit, Fresh(self._exhibit, rng), rng)
+            pace = THOROUGH[self._referee.device]
+            timed = self._timer.time(contenders, self._exhibit, Fresh(self._exhibit, rng), rng, pace)
             return timed.samples_us
 
     def _made(self, name: str, source: str, stack: ExitStack) -> Contender:

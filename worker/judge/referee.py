@@ -35,7 +35,7 @@ from worker.judge.processes import Processes, RefereeOptions
 from worker.judge.report import Evaluation, EvaluationRequest
 from worker.judge.sessions import LOG_BYTES, Runner
 from worker.judge.summary import summarise
-from worker.judge.timing import Timer, Timings
+from worker.judge.timing import THOROUGH, USUAL, Timer, Timings
 from worker.judge.trial import CONSTRUCT_LIMIT_S, FIRST_RUN_LIMIT_S, SUBJECT, Trial
 from worker.judge.verdict import Fault, Verdict
 
@@ -61,6 +61,7 @@ class Referee:
         self._training: Training | None = None
         self._floor = PhysicsFloor(self.device)
         self._timer = Timer(self.device)
+        self._pace = USUAL[self.device]
         self._seed = secrets.randbits(40)  # never leaves this process: the next candidate meets it too
 
     def evaluate(self, request: EvaluationRequest) -> Evaluation:
@@ -156,7 +157,7 @@ class Referee:
             for exhibit in trial.exhibits.workloads:
                 candidate = Contender(SUBJECT, trial.benches[exhibit.name], SUBJECT)
                 contenders = [candidate, *baselines.contenders(exhibit.name)]
-                timings.append(self._timer.time(contenders, exhibit, Fresh(exhibit, trial.rng), trial.rng))
+                timings.append(self._timer.time(contenders, exhibit, Fresh(exhibit, trial.rng), trial.rng, self._pace))
         baselines.timed({timed.workload: timed.baselines_us for timed in timings})
         return timings
 
@@ -217,7 +218,11 @@ class Referee:
         """A second judgement that shares nothing with the first but the device: new seeds, parameters and processes."""
         self._close_problem()
         self._exhibits = self._prepare(request, secrets.randbits(40))
-        return self._evaluate(request, self._exhibits)
+        self._pace = THOROUGH[self.device]
+        try:
+            return self._evaluate(request, self._exhibits)
+        finally:
+            self._pace = USUAL[self.device]
 
     def _close_problem(self) -> None:
         if self._baselines is not None:
