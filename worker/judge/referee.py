@@ -23,7 +23,7 @@ from worker.judge.baselines import Baselines, Record
 from worker.judge.bench import Contender, Workbench
 from worker.judge.certificate.certify import certify
 from worker.judge.certificate.parts import RefereeParts
-from worker.judge.checks import buffers, provenance, sensitivity, settings, shapes, values
+from worker.judge.checks import provenance, sensitivity, settings, shapes, state, values
 from worker.judge.checks.values import judge_case
 from worker.judge.dynamics.check import Training
 from worker.judge.exhibits import Exhibits
@@ -135,7 +135,7 @@ class Referee:
                     sensitivity.check(trial)
                     settings.check_loaded(trial, found)
                     settings.check_called(trial, called)
-                    buffers.check(trial)
+                    state.check(trial)
                     shapes.check(trial)
             finally:
                 evaluation.build_s = runner.build_s

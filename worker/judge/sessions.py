@@ -98,6 +98,7 @@ class Runner:
         self._runner_pid: int | None = None
         self._open = True
         self._freezer = Freezer(pid)
+        self._answered = False
 
     def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> dict[str, Any]:
         """Send a control message and wait for its answer, serving builds meanwhile (their time is not counted)."""
@@ -175,6 +176,7 @@ class Runner:
             raise Fault(Verdict.LAUNCH_ERROR, "the runner has ended", self.log())
 
     def _result(self, answer: dict[str, Any]) -> dict[str, Any]:
+        self._answered = True
         if isinstance(answer.get("done"), dict):
             return dict(answer["done"])
         raise self._failure(answer)
@@ -214,7 +216,10 @@ class Runner:
         if isinstance(broken, protocol.ProtocolError):
             self.close()
             return Fault(Verdict.SUSPICIOUS, f"the runner broke the protocol: {broken}", self.log())
-        return _fault_of_exit(self.close(), self._limits, doing, self.log())
+        code = self.close()
+        if code == sandbox.EXIT_SETUP and self._answered:
+            code = 1  # the sandbox was up: the candidate chose this number
+        return _fault_of_exit(code, self._limits, doing, self.log())
 
     def _read_output(self, output: int) -> None:
         with os.fdopen(output, "rb", buffering=0) as pipe:

@@ -34,6 +34,7 @@ from worker.runner import kernel_calls as sys_calls
 from worker.runner.protocol import PeerClosed, close_all, receive_message, send_message
 
 _WATCH_S = 0.05
+_CRASHED = 1
 _PAGE_BYTES = resource.getpagesize()
 
 
@@ -145,9 +146,10 @@ def _runner(confinement: sandbox.Confinement, environment: dict[str, str], fds: 
         os.environ.update({name: value.replace("$SCRATCH", scratch) for name, value in environment.items()})
         os.environ.update({"HOME": scratch, "TMPDIR": scratch})
         os.chdir(scratch)
+        code = _CRASHED  # from here on whatever goes wrong is the candidate's doing
         code = child.serve(socket.socket(fileno=control), socket.socket(fileno=bell))
     except BaseException:  # noqa: BLE001 - the last words of a process between fork and _exit
-        os.write(2, f"sandbox: {traceback.format_exc()}\n".encode())
+        os.write(2, f"runner: {traceback.format_exc()}\n".encode())
     finally:
         os._exit(code)
 
