@@ -23,7 +23,7 @@ _SLOT_SHARE, _RETAIN_SHARE = 1 / 128, 1 / 16
 """Shares of the device's memory for one bench's slots and for a chain's results. On an H200 1.1 GB of slots are 18
 times its L2: neither a persisting window nor a cache in the candidate finds inputs again. Results of 8.8 GB: the judge
 asks for any one of them when the chain is over."""
-_CASES, _CASES_LARGE = 10, 3
+_CASES, _CASES_LARGE = 11, 3
 _LARGE_BYTES = {"cpu": 8 << 20, "cuda:0": 256 << 20}
 """Inputs above this get two cases: the fp64 truth of one 32 MiB workload costs 0.5 s on two cores."""
 
@@ -109,5 +109,10 @@ class Exhibits:
 
     @functools.cached_property
     def layouts(self) -> list[Variant]:
-        """The smallest workload in other memory."""
-        return make_layouts(self.workloads[0].instance, self.workloads[0].cases[0])
+        """The smallest workload in other memory, and the largest off its alignment: its sizes may be those that tiles
+        divide, where wide loads are used."""
+        found = make_layouts(self.workloads[0].instance, self.workloads[0].cases[0])
+        largest = self.workloads[-1]
+        if len(self.workloads) > 1 and largest.input_bytes <= _LARGE_BYTES[self.device]:
+            found += make_layouts(largest.instance, largest.cases[0])[-1:]
+        return found

@@ -35,6 +35,7 @@ _PAIRS = {
     "heavy": _Pair("heavy", "zipf"),
     "shifted": _Pair("shifted", "uniform"),
     "ladder": _Pair("ladder", "zipf"),
+    "tiny": _Pair("tiny", "uniform"),
     "cancelling": _Pair("cancelling", "uniform"),
     "spikes": _Pair("spikes", "zipf"),
     "integers": _Pair("integers", "duplicates"),
@@ -46,11 +47,23 @@ _PAIRS = {
     "edges": _Pair("normal", "edges"),
     OWN: _Pair("normal", "uniform"),
 }
-FAMILIES = ("normal", "mixed", "shifted", "heavy", "ladder", "signs", "spikes", "cancelling", "integers", "special")
+FAMILIES = (
+    "normal",
+    "mixed",
+    "shifted",
+    "heavy",
+    "ladder",
+    "signs",
+    "spikes",
+    "cancelling",
+    "tiny",
+    "integers",
+    "special",
+)
 """The families of real values, in order of power. `special` alone holds NaN and infinities."""
 INDEX_FAMILIES = ("zipf", "uniform", "duplicates", "edges")
 """The families of a problem whose only free arguments are indices."""
-_POSITIVE = ("normal", "mixed", "shifted", "heavy", "ladder", "spikes")
+_POSITIVE = ("normal", "mixed", "shifted", "heavy", "ladder", "tiny", "spikes")
 _UNIT = ("normal", "mixed")
 
 

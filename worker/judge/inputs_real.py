@@ -35,7 +35,7 @@ def values(like: torch.Tensor, family: str, generator: torch.Generator) -> torch
 
 def positive(like: torch.Tensor, family: str, generator: torch.Generator) -> torch.Tensor:
     """Values above zero: the magnitudes of a real family."""
-    return values(like, family, generator).abs_().clamp_min_(1e-3)
+    return values(like, family, generator).abs_().clamp_min_(1e-7 if family == "tiny" else 1e-3)
 
 
 def unit(like: torch.Tensor, family: str, generator: torch.Generator) -> torch.Tensor:
@@ -137,13 +137,20 @@ def _ladder(rows: torch.Tensor, limit: float, generator: torch.Generator) -> tor
     return rows.mul_(allowed[place])
 
 
+def _tiny(rows: torch.Tensor, limit: float, generator: torch.Generator) -> torch.Tensor:
+    """1e-5 times normal: what 1 + x loses of x shows."""
+    return rows.mul_(1e-5)
+
+
 def _signs(rows: torch.Tensor, limit: float, generator: torch.Generator) -> torch.Tensor:
-    """Rows all negative, all positive, of both signs, all equal, and zero."""
+    """Rows all negative, all positive, of both signs, all equal, zero, and near one: a long product of any others is 0
+    or infinite."""
     kind = _choice(rows, 6, generator)
     rows = torch.where(kind == 0, -rows.abs(), rows)
     rows = torch.where(kind == 1, rows.abs(), rows)
     equal = torch.where(rows[:, :1] < 0, -_EQUAL, _EQUAL)
     rows = torch.where(kind == 2, equal, rows)
+    rows = torch.where(kind == 4, rows.sign() * (1 + 1e-3 * rows), rows)
     return torch.where(kind == 3, torch.zeros_like(equal), rows)
 
 
@@ -210,6 +217,7 @@ _MAKERS: dict[str, Callable[[torch.Tensor, float, torch.Generator], torch.Tensor
     "heavy": _heavy,
     "shifted": _shifted,
     "ladder": _ladder,
+    "tiny": _tiny,
     "signs": _signs,
     "integers": _integers,
     "cancelling": _cancelling,

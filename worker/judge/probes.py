@@ -20,12 +20,15 @@ from worker.judge.problem import Instance, Problem
 from worker.judge.truth import Case, Truth
 from worker.judge.verdict import ReferenceFailed
 
-_SIZES = (1, 3, 7, 33, 257)
-"""Sizes that no tile divides: one element, odd, just over a warp, just over a block."""
-_MAX_SHAPES, _MAX_PROBES = 5, 12
+_SIZES = (3, 7, 33, 257)
+"""Sizes that no tile divides: odd, just over a warp, just over a block."""
+_MAX_SHAPES, _MAX_PROBES = 8, 12
 _MAX_GROWTH = 4.0
 """A variant's inputs may be this much larger than the smallest workload's."""
 _MOVED_UNITS = 8.0
+_CANNOT_HOLD = (RuntimeError, ValueError, IndexError)
+"""What drawing values for sizes that a family or a domain cannot hold ends in: such a variant is left out."""
+_BEYOND_16_BITS = 70_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +98,9 @@ def make_shapes(problem: Problem, smallest: Instance, domains: Mapping[str, Doma
     device = _device_of(smallest)
     found: list[Variant] = []
     rng = random.Random(seed)
-    candidates = list(_resized(smallest.workload))
-    rng.shuffle(candidates)
     limit = _MAX_GROWTH * sum(getattr(value, "nbytes", 0) for value in smallest.like) + (1 << 20)
-    for workload in candidates:
+    elements = max((value.numel() for value in smallest.like if isinstance(value, torch.Tensor)), default=1)
+    for workload in _resized(smallest.workload, elements, rng):
         if len(found) == _MAX_SHAPES:
             break
         variant = _shape_variant(problem, workload, device, seed, limit)
@@ -111,13 +113,22 @@ def _device_of(instance: Instance) -> str:
     return next((value.device.type for value in instance.like if isinstance(value, torch.Tensor)), "cpu")
 
 
-def _resized(workload: Workload) -> Iterator[Workload]:
-    """One integer parameter changed, or all at once to small odd sizes."""
+def _resized(workload: Workload, elements: int, rng: random.Random) -> Iterator[Workload]:
+    """Every size parameter at one; each of them larger, so that an input of `elements` elements has more than 16 bits
+    can count; the first at zero; then odd sizes at random."""
     sizes = {key: value for key, value in workload.params.items() if type(value) is int and value > 1}
-    for key, value in sizes.items():
-        for size in (*_SIZES, value - 1, value + 1):
-            if size != value and size > 0:
-                yield _with_params(workload, {key: size})
+    if not sizes:
+        return
+    for key in sizes:
+        yield _with_params(workload, {key: 1})
+    times = max(2, _BEYOND_16_BITS // max(1, elements) + 1)
+    for key, size in sizes.items():
+        yield _with_params(workload, {key: times * size + 1})
+    yield _with_params(workload, {next(iter(sizes)): 0})
+    others = [(key, size) for key, value in sizes.items() for size in (*_SIZES, value - 1, value + 1) if size != value]
+    rng.shuffle(others)
+    for key, size in others:
+        yield _with_params(workload, {key: size})
 
 
 def _with_params(workload: Workload, changes: Mapping[str, Param]) -> Workload:
@@ -132,7 +143,7 @@ def _shape_variant(problem: Problem, workload: Workload, device: str, seed: int,
         if sum(getattr(value, "nbytes", 0) for value in instance.like) > limit:
             return None
         case = _one_case(problem, instance, resolved(problem, instance), device, seed)
-    except (ReferenceFailed, RuntimeError):  # RuntimeError: a family that these sizes cannot hold
+    except (ReferenceFailed, *_CANNOT_HOLD):
         return None
     return Variant(workload.name, instance, case)
 
@@ -164,7 +175,7 @@ def _resized_batches(problem: Problem, smallest: Instance, domains: Mapping[str,
         instance = replace(smallest, workload=replace(smallest.workload, name=name), like=like)
         try:
             found.append(Variant(name, instance, _one_case(problem, instance, domains, first.device.type, seed)))
-        except (ReferenceFailed, RuntimeError):
+        except (ReferenceFailed, *_CANNOT_HOLD):
             continue
     return found
 
