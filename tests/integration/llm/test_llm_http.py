@@ -56,7 +56,7 @@ def what_litellm_leaves() -> Iterator[None]:
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # Under pytest the main thread's loop is the one that litellm made at its import; its cached clients hold sockets.
+        # The main thread's loop here is the one that litellm made at its import; its cached clients hold sockets.
         asyncio.get_event_loop_policy().get_event_loop().close()
         asyncio.set_event_loop(None)
         importlib.import_module("litellm").in_memory_llm_clients_cache.flush_cache()

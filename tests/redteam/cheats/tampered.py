@@ -164,7 +164,7 @@ _SPEECH = (
      "load_cpp('extern \"C\" void f() {}', flags=['-o/tmp/elsewhere.so', '-fplugin=/tmp/x.so', '-wrapper', 'sh,-c'])"),
     ("compiler-reads-files", 49, "Embeds the machine's secrets through the compiler", """
      WON = False
-     for path in ("/etc/shadow", "/proc/1/environ", "/root/.bashrc"):
+     for path in ("/etc/shadow", "/proc/1/environ", "/proc/self/../1/maps"):
          try:
              load_cpp('asm(".section .rodata\\\\n.incbin \\\\"%s\\\\"\\\\n"); extern "C" void f() {}' % path)
              WON = True
