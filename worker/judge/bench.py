@@ -172,14 +172,16 @@ class Workbench:
         """A copy of the bytes in the output places, as tensors of the reference's shapes and types."""
         return tuple(self._view(ref).clone() for ref in self._outputs)
 
-    def changed_input(self, slot: int) -> int | None:
-        """The first input whose bytes are no longer what the judge wrote, if any."""
+    def changed_inputs(self, slot: int) -> list[int]:
+        """The input tensors whose bytes are no longer what the judge wrote."""
         inputs = self._loaded[slot]
         assert inputs is not None, "nothing was written to this slot"
-        for index, (ref, value) in enumerate(zip(self._slots[slot].refs, values.tensors_of(inputs), strict=True)):
-            if not torch.equal(_bytes_of(self._view(ref)), _bytes_of(value)):
-                return index
-        return None
+        sides = zip(self._slots[slot].refs, values.tensors_of(inputs), strict=True)
+        return [
+            index
+            for index, (ref, value) in enumerate(sides)
+            if not torch.equal(_bytes_of(self._view(ref)), _bytes_of(value))
+        ]
 
     def overrun(self) -> bool:
         """Whether anything was written outside the places handed out."""

@@ -36,6 +36,8 @@ class Case:
     """What each output is called in reports: `output0`, or `grad:weight` for a gradient."""
     hits: tuple[torch.Tensor | None, ...]
     """For outputs whose rows are selected by an index input: how often each row is."""
+    changed: tuple[bool, ...] = ()
+    """For each input: whether the reference itself writes into it, so that a candidate may too."""
 
     @property
     def finite(self) -> bool:
@@ -64,8 +66,13 @@ class Truth:
     def case(self, family: str, inputs: tuple[Any, ...]) -> Case:
         """The truth, the eager result and the tolerances for these inputs. Raises ReferenceFailed."""
         # The reference is handed copies: one that writes into its arguments must not change what candidates see.
+        handed = _copied(inputs)
         with unmoved(self.instance.model):
-            eager = call_reference(self.instance.call, _copied(inputs))
+            eager = call_reference(self.instance.call, handed)
+        changed = tuple(
+            isinstance(value, torch.Tensor) and not same_bits(value, after)
+            for value, after in zip(inputs, handed, strict=True)
+        )
         truth = self._evaluate(self._exact, inputs)
         degraded = self._evaluate(self._degraded(), self._degrade_all(inputs))
         if family == families.SPECIAL:
@@ -73,7 +80,7 @@ class Truth:
         hits = tuple(self._hits(inputs, exact) for exact in truth)
         sides = zip(truth, eager, degraded, hits, strict=True)
         limits = tuple(_limit(exact, honest, broken, counts) for exact, honest, broken, counts in sides)
-        return Case(family, inputs, truth, eager, limits, self._names(len(truth)), hits)
+        return Case(family, inputs, truth, eager, limits, self._names(len(truth)), hits, changed)
 
     def _hits(self, inputs: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor | None:
         params = self.instance.workload.params
@@ -193,6 +200,11 @@ def _relaxed(cases: list[Case]) -> list[Case]:
         )
         for case in cases
     ]
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one shape and type hold the same bytes: NaN equals NaN here."""
+    return torch.equal(one.contiguous().reshape(-1).view(torch.uint8), other.contiguous().reshape(-1).view(torch.uint8))
 
 
 def _tamed(value: Any, seed: int) -> Any:

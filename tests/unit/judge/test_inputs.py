@@ -92,7 +92,7 @@ def test_special_values_are_few_and_most_rows_have_none() -> None:
     weight = draw((torch.rand(9, 9), torch.rand(9)), ("x", "w"), {}, {}, "special", torch.Generator())[1]
     assert torch.isfinite(weight).all(), "a NaN in a weight would reach every row"
     assert value.isnan().any() and (value == torch.inf).any() and (value == -torch.inf).any()
-    assert (value == torch.finfo(torch.float32).max).any()
+    assert not (value.abs() == torch.finfo(torch.float32).max).any(), "honest kernels overflow elsewhere than eager"
     assert ((value == 0) & value.signbit()).any()
     assert ((value != 0) & (value.abs() < torch.finfo(torch.float32).tiny)).any()
     assert int(torch.isfinite(value).all(1).sum()) > 350

@@ -7,7 +7,7 @@ import torch
 from worker.judge.bench import Workbench
 from worker.judge.exhibits import Exhibit
 from worker.judge.trial import CONSTRUCT_LIMIT_S, FIRST_RUN_LIMIT_S, RUN_LIMIT_S, SUBJECT, Trial
-from worker.judge.truth import Case
+from worker.judge.truth import Case, same_bits
 from worker.judge.verdict import Verdict
 from worker.runner.values import tensors_of
 
@@ -56,10 +56,13 @@ def judge_case(trial: Trial, where: str, case: Case, outputs: tuple[torch.Tensor
 
 def check_untouched(trial: Trial, exhibit: Exhibit, bench: Workbench, slot: int) -> None:
     """The inputs are what the judge wrote, and nothing was written beside them. Raises Fault `incorrect`."""
-    changed = bench.changed_input(slot)
-    if changed is not None:
-        argument = _argument(exhibit, changed)
-        raise trial.refuse(f"{exhibit.name}/inputs", Verdict.INCORRECT, f"the candidate changed its input {argument}")
+    allowed = {name for name, free in zip(exhibit.instance.arguments, exhibit.cases[0].changed, strict=False) if free}
+    changed = [
+        name for name in (_argument(exhibit, index) for index in bench.changed_inputs(slot)) if name not in allowed
+    ]
+    if changed:
+        reason = f"the candidate changed its input {changed[0]!r}"
+        raise trial.refuse(f"{exhibit.name}/inputs", Verdict.INCORRECT, reason)
     if bench.overrun():
         reason = "the candidate wrote outside its inputs and outputs"
         raise trial.refuse(f"{exhibit.name}/guard zones", Verdict.ILLEGAL_ACCESS, reason)
@@ -70,7 +73,7 @@ def _argument(exhibit: Exhibit, tensor_index: int) -> str:
     for name, value in zip(exhibit.instance.arguments, exhibit.instance.like, strict=True):
         held = len(tensors_of((value,)))
         if tensor_index < held:
-            return repr(name)
+            return name
         tensor_index -= held
     return f"number {tensor_index}"
 
@@ -88,7 +91,7 @@ def _check_repeats(trial: Trial, exhibit: Exhibit, bench: Workbench) -> None:
                 reason = f"another call on the same inputs is wrong: {found.reason}"
                 raise trial.refuse(f"{exhibit.name}/repeats", Verdict.NONDETERMINISTIC, reason, output=index)
         first = first or again
-        differing += any(not _same_bits(one, other) for one, other in zip(first, again, strict=True))
+        differing += any(not same_bits(one, other) for one, other in zip(first, again, strict=True))
     detail = "bits differ between calls, within the tolerance" if differing else "bitwise equal"
     trial.record(f"{exhibit.name}/repeats", True, detail, calls=_REPEATS + 1)
 
@@ -107,7 +110,3 @@ def _check_result_outlives_next_call(trial: Trial, exhibit: Exhibit) -> None:
             reason = "a result changes when the module is called again: outputs must be memory of their own"
             raise trial.refuse(f"{exhibit.name}/two results", Verdict.INCORRECT, reason)
     trial.record(f"{exhibit.name}/two results", True, "the first result survives later calls")
-
-
-def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return torch.equal(one.contiguous().reshape(-1).view(torch.uint8), other.contiguous().reshape(-1).view(torch.uint8))
