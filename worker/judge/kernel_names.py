@@ -54,6 +54,7 @@ def own_names(source: str, artefacts: Iterable[Path]) -> frozenset[str]:
     """Names of functions that are the candidate's own. An artefact that is no ELF file has none (Triton's is text)."""
     tree = ast.parse(source)
     names = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and _is_jit(node)}
+    names |= {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and _is_function(node)}
     texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     for text in texts:
         names |= set(_GLOBAL.findall(text))
@@ -74,6 +75,9 @@ def owner(name: str, *, tiny: bool, own: frozenset[str], inductor: bool) -> Owne
     """Whose it is; `tiny` for host operators on few elements."""
     if name.startswith(OWN):
         return Owner.OWN if name.removeprefix(OWN) in own else Owner.UNKNOWN
+    # The bookkeeping around a torch.autograd.Function; what runs inside is listed too.
+    if name.startswith("autograd::") or (name.endswith("Backward") and name.removesuffix("Backward") in own):
+        return Owner.GLUE
     if _GLUE_OPERATORS.fullmatch(name) or (tiny and name in _GLUE_WHEN_TINY) or _FILL.search(name):
         return Owner.GLUE
     if _LIBRARY.search(name):
@@ -90,6 +94,11 @@ def base_name(name: str) -> str:
     bare = re.sub(r"^(void|static|__global__)\s+", "", name)
     bare = re.split(r"[<(]", bare, maxsplit=1)[0].rsplit("::", 1)[-1].strip()
     return re.sub(r"_(\d+[dc]?e?)+$", "", bare) if re.search(r"_\d+d", bare) else bare
+
+
+def _is_function(node: ast.ClassDef) -> bool:
+    """Whether a class looks like a torch.autograd.Function."""
+    return any(ast.unparse(base).endswith("Function") for base in node.bases)
 
 
 def _is_jit(node: ast.FunctionDef) -> bool:

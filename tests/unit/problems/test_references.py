@@ -40,7 +40,7 @@ def test_a_reference_agrees_with_itself_in_float64(problem: Outline, workload: W
     with torch.no_grad():
         found = model(*inputs)
         truth = copy.deepcopy(model).double()(*(each.double() if each.is_floating_point() else each for each in inputs))
-    stored = str(workload.params["dtype"])
+    stored = str(workload.params.get("dtype", "float32"))
     limit = 1e-4 if stored == "float32" else 2e-2
     for each, exact in zip(
         *(result if isinstance(result, tuple) else (result,) for result in (found, truth)), strict=True
