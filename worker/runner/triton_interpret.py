@@ -260,7 +260,7 @@ class _Bounds:
             return
         addresses = np.atleast_1d(ptrs.data)
         if mask is not None:
-            addresses = addresses[np.broadcast_to(mask.data.astype(bool), addresses.shape)]
+            addresses = addresses[np.broadcast_to(np.asarray(mask.data, dtype=bool), addresses.shape)]
         if addresses.size == 0:
             return
         size = np.uint64(max(1, ptrs.get_element_ty().primitive_bitwidth // 8))
