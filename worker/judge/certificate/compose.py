@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,6 +26,7 @@ from worker.judge.certificate.parts import RefereeParts
 from worker.judge.exhibits import Exhibits
 from worker.judge.report import Evaluation, EvaluationRequest
 from worker.judge.verdict import Check, Verdict
+from worker.judge.version import judge_hash
 
 _PROVENANCE = {
     "checks": "computed by the judge from raw bytes that it read in the shared arena, against its own fp64 truth",
@@ -100,17 +99,6 @@ def compose(evidence: Evidence, *, issued_at: str, certify_s: float) -> Certific
         },
         provenance=_PROVENANCE if dynamics else _without(_PROVENANCE, "training dynamics"),
     )
-
-
-@functools.cache
-def judge_hash() -> str:
-    """SHA-256 over the names and sources of every module of the judge and the runner: which judge this was."""
-    digest = hashlib.sha256()
-    root = Path(__file__).resolve().parents[2]
-    for path in sorted(path for folder in ("judge", "runner") for path in (root / folder).rglob("*.py")):
-        digest.update(f"{path.relative_to(root)}\0".encode())
-        digest.update(path.read_bytes() + b"\0")
-    return digest.hexdigest()
 
 
 def _verdict(evidence: Evidence) -> tuple[Verdict, str]:
