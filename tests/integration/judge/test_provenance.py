@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from worker.judge.bench import Workbench
-from worker.judge.checks import provenance
+from worker.judge.checks import provenance, sampled
 from worker.judge.exhibits import Exhibits
 from worker.judge.problem import Problem
 from worker.judge.processes import Processes, RefereeOptions
@@ -63,6 +63,21 @@ class ModelNew(nn.Module):
         return y
 '''
 OWN = "lib.product(x.contiguous(), self.weight, y, x.shape[0], 256)"
+PRODUCT = CANDIDATE[CANDIDATE.index("  for (int64_t r = 0; r < rows") : CANDIDATE.index("}}\nextern")].format()
+BLAS = """
+  static Gemm gemm = (Gemm)dlsym(RTLD_DEFAULT, "sgemm_");
+  int m = rows, k = n; float one = 1, zero = 0;
+  gemm("N", "N", &k, &m, &k, &one, w, &k, x, &k, &zero, y, &k);
+  for (int64_t i = 0; i < rows * n; i++) y[i] = y[i] > 0 ? y[i] : 0;
+"""
+GEMM = """#include <dlfcn.h>
+using Gemm = void (*)(const char*, const char*, const int*, const int*, const int*, const float*, const float*,
+                      const int*, const float*, const int*, const float*, float*, const int*);
+"""
+GLOBAL = """
+import ctypes, os, torch
+ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so"), mode=ctypes.RTLD_GLOBAL)
+"""
 FIG_LEAF = "torch.mm(x, self.weight, out=y); lib.relu(y, y.numel())"
 
 
@@ -98,10 +113,13 @@ def loaded(
 def test_a_kernel_of_its_own_takes_the_time_and_is_listed(processes: Processes, exhibits: Exhibits) -> None:
     with loaded(processes, exhibits, CANDIDATE.format(body=OWN)) as (trial, built):
         provenance.check(trial, built)
-        (row,) = trial.evaluation.checks
+        row, samples = trial.evaluation.checks
     assert row.passed
     assert float(row.figures["share"]) > 0.9
     assert "product" in str(row.figures["kernel0"])
+    assert samples.name == sampled.NAME
+    assert samples.passed
+    assert float(samples.figures["own_samples/large"]) >= 8, samples.detail
 
 
 def test_a_fig_leaf_over_a_library_product_is_suspicious_and_the_sentence_names_it(
@@ -113,6 +131,20 @@ def test_a_fig_leaf_over_a_library_product_is_suspicious_and_the_sentence_names_
     assert "aten::mm" in caught.value.reason
     assert "asks for 90% own code" in caught.value.reason
     assert not trial.evaluation.checks[-1].passed
+
+
+def test_a_blas_behind_an_own_function_shows_in_samples(processes: Processes, exhibits: Exhibits) -> None:
+    """The profiler sees one call into the candidate's own library; its threads are found in torch's."""
+    source = (
+        CANDIDATE.format(body=OWN).replace(PRODUCT, BLAS).replace("#include <cstdint>", "#include <cstdint>\n" + GEMM)
+    )
+    with loaded(processes, exhibits, GLOBAL + source) as (trial, built), pytest.raises(Fault) as caught:
+        provenance.check(trial, built)
+    first, samples = trial.evaluation.checks
+    assert first.passed
+    assert not samples.passed
+    assert caught.value.verdict == Verdict.SUSPICIOUS
+    assert "libtorch_cpu.so" in caught.value.reason
 
 
 def test_a_policy_of_zero_only_reports(processes: Processes, exhibits: Exhibits) -> None:

@@ -7,7 +7,8 @@ claims more time than passed is forged. Filling, views and tiny copies count for
     share = own / (own + library + torch + unknown + unexplained)
 
 On a GPU what must be explained is device time: calls behind a cache eviction each, less the evictions alone, so that
-launches hide behind the evictions. On a CPU it is the wall time of the calls, less an allowance for Python.
+launches hide behind the evictions. On a CPU it is the wall time of the calls, less an allowance for Python; what the
+candidate's library calls in its turn, samples show (`worker.judge.checks.sampled`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 
 from worker.judge import quiet
 from worker.judge.bench import Workbench
+from worker.judge.checks import sampled
 from worker.judge.kernel_names import Owner, compiles, own_names, owner
 from worker.judge.sessions import Runner
 from worker.judge.trial import RUN_LIMIT_S, SUBJECT, Trial
@@ -74,6 +76,11 @@ class Usage:
         return self.spent_us(Owner.LIBRARY, Owner.TORCH, Owner.UNKNOWN) + self.unexplained_us
 
     @property
+    def glue_and_wall_us(self) -> tuple[float, float]:
+        """Of one call."""
+        return self.spent_us(Owner.GLUE) / self.calls, self.wall_us / self.calls
+
+    @property
     def share(self) -> float:
         """Own over own and foreign; 1 when neither took any time."""
         own = self.spent_us(Owner.OWN)
@@ -107,18 +114,17 @@ def check(trial: Trial, artefacts: Sequence[Path]) -> None:
     """
     required = trial.request.own_kernel_share
     own = own_names(trial.request.candidate_source, artefacts)
-    worst: Usage | None = None
+    usages: dict[str, Usage] = {}
     for name, bench in trial.benches.items():
-        usage = _best_of(trial, bench, name, own)
+        usage = usages[name] = _best_of(trial, bench, name, own)
         if usage.excess_us > 0:
             raise trial.refuse(NAME, Verdict.SUSPICIOUS, _forged(usage), share=usage.share, required=required)
-        worst = usage if worst is None or usage.share < worst.share else worst
-    if worst is None:
-        return
+    worst = min(usages.values(), key=lambda usage: usage.share)
     figures = _figures(worst, required)
     if worst.share < required:
         raise trial.refuse(NAME, Verdict.SUSPICIOUS, sentence(worst, required), **figures)
     trial.record(NAME, True, sentence(worst, required), **figures)
+    sampled.check(trial, artefacts, {name: usage.glue_and_wall_us for name, usage in usages.items()})
 
 
 def _best_of(trial: Trial, bench: Workbench, name: str, own: frozenset[str]) -> Usage:
@@ -283,7 +289,7 @@ def _number(listed: dict[str, Any], key: str) -> float:
 
 
 def _plain(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
+    if type(value) not in (int, float) or not 0 <= value < 1e15:
         raise _malformed()
     return float(value)
 

@@ -1,0 +1,165 @@
+"""Whose code a CPU candidate's calls run, by samples that it has no part in.
+
+`checks/provenance` asks torch's profiler, which sees a call into the candidate's own library and not what that library
+calls: a BLAS reached by dlsym would count as its own. Here the judge stops the runner at random moments during calls
+that look like timed ones, and reads where its threads are (`worker.judge.pointers`).
+
+    foreign = samples in foreign code - what glue (allocation, filling, views) accounts for
+
+A candidate is refused when even the lower end of the interval (Wilson 1927, z = 3) of foreign / (own + foreign) is
+above what the job's policy leaves to others: at 0.9, 64 samples refuse from 22 % foreign on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from worker.judge import quiet
+from worker.judge.bench import Workbench
+from worker.judge.pointers import Artefacts, Process, Unreadable, Whose
+from worker.judge.sessions import Runner
+from worker.judge.trial import SUBJECT, Trial
+from worker.judge.verdict import Fault, Verdict
+from worker.runner import protocol
+
+NAME = "own kernel share, sampled"
+_BUDGET_S, _LONGEST_S, _ENOUGH = 0.2, 3.0, 64
+"""Seconds of calls per workload, or one call where that is longer; samples that count until it is over sooner."""
+_PAUSE_S = 2e-3
+_GLUE_US = 20.0
+"""What one call may spend in torch on allocation, sizes and views: 2 to 8 us each, seen."""
+_Z, _FEWEST = 3.0, 8
+_CALL_LIMIT_S = 60.0
+
+
+@dataclass(slots=True)
+class Census:
+    """What the threads were found in, over all samples of one workload."""
+
+    own: int = 0
+    foreign: Counter[str] = field(default_factory=Counter)
+    """By the file's name."""
+    stops: int = 0
+    ran_s: float = 0.0
+    calls: int = 0
+
+    def add(self, threads: Sequence[tuple[Whose, str]]) -> None:
+        """Count one stop."""
+        self.stops += 1
+        self.own += sum(whose is Whose.OWN for whose, _name in threads)
+        self.foreign.update(name for whose, name in threads if whose is Whose.FOREIGN)
+
+    def beyond(self, glue_us: float) -> float:
+        """Samples in foreign code that `glue_us` a call does not explain."""
+        if not self.stops or not self.ran_s:
+            return 0.0
+        return max(0.0, self.foreign.total() - self.calls * glue_us * 1e-6 * self.stops / self.ran_s)
+
+
+def check(trial: Trial, artefacts: Sequence[Path], listed: Mapping[str, tuple[float, float]]) -> None:
+    """Raises Fault `suspicious` when library code does what the profiler's list calls the candidate's own.
+
+    `listed`: by workload, the microseconds of a call that the list has for glue, and those of all of it.
+    """
+    required = trial.request.own_kernel_share
+    if trial.device != "cpu" or required <= 0:
+        return
+    built = Artefacts(artefacts)
+    figures: dict[str, float | str] = {"required": required}
+    for name, (glue_us, call_us) in listed.items():
+        try:
+            census = take(trial.runner, trial.benches[name], built, trial.rng, call_us * 1e-6)
+        except Unreadable as closed:
+            trial.record(NAME, True, f"not sampled on this machine: {closed}", sampled="no")
+            return
+        beyond = census.beyond(glue_us + _GLUE_US)
+        least = least_share(beyond, census.own)
+        figures |= {f"own_samples/{name}": census.own, f"foreign_samples/{name}": round(beyond, 1)}
+        if least > 1 - required:
+            where = ", ".join(f"{file} {count}" for file, count in census.foreign.most_common(3))
+            reason = (
+                f"{name}: at least {least:.0%} of the samples are not in code that was built for the candidate "
+                f"({beyond:.0f} beyond glue against {census.own}; {where}); the policy asks for {required:.0%} own code"
+            )
+            raise trial.refuse(NAME, Verdict.SUSPICIOUS, reason, **figures)
+    trial.record(NAME, True, "where its threads were found agrees with the list of kernels", **figures)
+
+
+def least_share(foreign: float, own: float) -> float:
+    """The lower end of the interval of foreign / (own + foreign); 0 for too few samples to tell."""
+    count = foreign + own
+    if count < _FEWEST:
+        return 0.0
+    share, z2 = foreign / count, _Z * _Z
+    centre = share + z2 / (2 * count)
+    spread = _Z * math.sqrt(share * (1 - share) / count + z2 / (4 * count * count))
+    return max(0.0, (centre - spread) / (1 + z2 / count))
+
+
+def take(runner: Runner, bench: Workbench, built: Artefacts, rng: random.Random, call_s: float) -> Census:
+    """Samples of one workload's calls. Raises Unreadable, or the Fault that ended a call."""
+    census = Census()
+    budget_s = max(_BUDGET_S, min(_LONGEST_S, call_s))
+    bench.write(0, 0)
+    bench.heat(SUBJECT, None)
+    caller = _Caller(runner)
+    try:
+        caller.start()
+        while census.ran_s < budget_s and census.own + census.foreign.total() < _ENOUGH and caller.fault is None:
+            _sample(runner, built, census, rng.uniform(0.5, 1.5) * max(_PAUSE_S, budget_s / _ENOUGH))
+    finally:
+        runner.thaw()
+        caller.finish()
+        with contextlib.suppress(Fault):  # a runner that does not answer is closed; the next question says so
+            bench.cool()
+    if caller.fault is not None:
+        raise caller.fault
+    census.calls = caller.calls
+    return census
+
+
+def _sample(runner: Runner, built: Artefacts, census: Census, pause_s: float) -> None:
+    started = time.perf_counter()
+    time.sleep(pause_s)
+    runner.freeze()
+    census.ran_s += time.perf_counter() - started
+    threads: list[tuple[Whose, str]] = []
+    try:
+        for pid in quiet.runner_tree(runner._pid):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                threads += Process(pid, built).threads()
+    finally:
+        runner.thaw()
+    census.add(threads)
+
+
+class _Caller(threading.Thread):
+    """Calls over and over, until it is told to finish."""
+
+    def __init__(self, runner: Runner) -> None:
+        super().__init__(daemon=True)
+        self._runner, self._over = runner, threading.Event()
+        self.calls = 0
+        self.fault: Fault | None = None
+
+    def run(self) -> None:
+        """Ring the bell as a timed call does."""
+        try:
+            while not self._over.is_set():
+                self._runner.ring(protocol.CALL, _CALL_LIMIT_S, number=0)
+                self.calls += 1
+        except Fault as fault:
+            self.fault = fault
+
+    def finish(self) -> None:
+        """Wait for the call in progress."""
+        self._over.set()
+        self.join()

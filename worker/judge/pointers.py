@@ -1,0 +1,154 @@
+"""Where a stopped process is: the instruction pointer of each of its threads, and whose code lies there.
+
+Nothing in the process takes part. The judge reads /proc/PID/task/TID/syscall, which for a stopped thread outside any
+system call holds its instruction pointer, and the code there from /proc/PID/mem. Code is the candidate's own when its
+bytes are those of an artefact that the build broker made for it, at the same place of the file, whatever the file is
+called by now. Python, the C library, OpenMP's runtime and the like are neutral: a kernel may call expf, and idle
+threads spin. All else (torch, BLAS, numpy, code made at run time) is foreign.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from worker.runner import sandbox
+
+_SETTLE_S = 0.02
+"""A thread that waits for a core stops only when it gets one; on two busy cores that takes up to 14 ms (seen)."""
+_WINDOW = 16
+"""Bytes compared at an instruction pointer: two to five instructions."""
+_SYSTEM = ("/usr/", "/lib/", "/lib64/", "/opt/")
+_NEUTRAL = re.compile(
+    r"(ld-linux.*|ld-[\d.]+|libc|libm|libmvec|libpthread|libdl|librt|libgcc_s.*|libstdc\+\+|libgomp.*|libiomp5|libomp"
+    r"|libffi.*|libpython[\d.]+|libc10|libtorch_python|lib[au]san)(-[\d.]+)?\.so[\d.]*|python[\d.]*"
+)
+
+
+class Unreadable(Exception):
+    """This machine does not let the judge read another process's instruction pointers. The message says what failed."""
+
+
+class Whose(StrEnum):
+    """Whose code a thread is in."""
+
+    OWN = "own"
+    FOREIGN = "foreign"
+    NEUTRAL = "neutral"
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """One executable mapping of a process."""
+
+    start: int
+    end: int
+    offset: int
+    """Of `start` in the mapped file."""
+    path: str
+
+
+class Artefacts:
+    """The code that was built for a candidate."""
+
+    def __init__(self, files: Iterable[Path]) -> None:
+        self._contents = [path.read_bytes() for path in files]
+
+    def holds(self, code: bytes, offset: int) -> bool:
+        """Whether one of the files has exactly this code at this offset."""
+        return bool(code) and any(content[offset : offset + len(code)] == code for content in self._contents)
+
+
+class Process:
+    """One process of a stopped runner. Raises Unreadable where /proc does not tell."""
+
+    def __init__(self, pid: int, artefacts: Artefacts) -> None:
+        self._folder, self._artefacts = Path(f"/proc/{pid}"), artefacts
+        self._regions: list[Region] = []
+
+    def threads(self) -> list[tuple[Whose, str]]:
+        """For each thread that is not in a system call: whose code it is in, and the file's name."""
+        return [self._whose(address) for address in self._addresses()]
+
+    def _addresses(self) -> list[int]:
+        found = []
+        deadline = time.monotonic() + _SETTLE_S
+        for task in sorted((self._folder / "task").iterdir()):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                address = _instruction_pointer(task / "syscall", deadline)
+                if address is not None:
+                    found.append(address)
+        return found
+
+    def _whose(self, address: int) -> tuple[Whose, str]:
+        region = self._region(address)
+        if region is None:
+            return Whose.FOREIGN, "(unmapped)"
+        if is_neutral(region.path):
+            return Whose.NEUTRAL, Path(region.path).name
+        code = self._code(address, min(_WINDOW, region.end - address))
+        own = self._artefacts.holds(code, address - region.start + region.offset)
+        return (Whose.OWN if own else Whose.FOREIGN), Path(region.path).name or "(no file)"
+
+    def _region(self, address: int) -> Region | None:
+        for _fresh in range(2):
+            place = bisect_right(self._regions, address, key=lambda region: region.start) - 1
+            if place >= 0 and address < self._regions[place].end:
+                return self._regions[place]
+            self._regions = executable(self._read("maps"))
+        return None
+
+    def _code(self, address: int, size: int) -> bytes:
+        try:
+            with (self._folder / "mem").open("rb", buffering=0) as memory:
+                memory.seek(address)
+                return memory.read(size)
+        except (OSError, ValueError):  # ValueError: [vsyscall] lies beyond what a file can seek to
+            return b""
+
+    def _read(self, name: str) -> str:
+        try:
+            return (self._folder / name).read_text()
+        except OSError as closed:
+            raise Unreadable(f"/proc/PID/{name}: {closed.strerror}") from closed
+
+
+def executable(maps: str) -> list[Region]:
+    """The executable regions in the text of /proc/PID/maps, in order."""
+    found = []
+    for line in maps.splitlines():
+        fields = line.split(maxsplit=5)
+        if "x" in fields[1]:
+            start, end = (int(text, 16) for text in fields[0].split("-"))
+            found.append(Region(start, end, int(fields[2], 16), fields[5] if len(fields) > 5 else ""))
+    return found
+
+
+def is_neutral(path: str) -> bool:
+    """Whether a mapped file is part of the language's runtime, in a folder that no candidate can write to."""
+    if path in ("[vdso]", "[vsyscall]"):
+        return True
+    trusted = (*_SYSTEM, *(f"{folder}/" for folder in sandbox.python_folders()))
+    return path.startswith(trusted) and bool(_NEUTRAL.fullmatch(Path(path).name) or "/lib-dynload/" in path)
+
+
+def _instruction_pointer(place: Path, deadline: float) -> int | None:
+    """None for a thread in a system call, or one that does not come to rest. Raises Unreadable, FileNotFoundError."""
+    while True:
+        try:
+            fields = place.read_text().split()
+        except (FileNotFoundError, ProcessLookupError):
+            raise
+        except OSError as closed:
+            raise Unreadable(f"/proc/PID/task/TID/syscall: {closed.strerror}") from closed
+        if fields[:1] != ["running"]:
+            return int(fields[2], 16) if fields[:1] == ["-1"] and len(fields) == 3 else None
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(2e-4)
