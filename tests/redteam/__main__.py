@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.redteam import corpus
 from tests.redteam.entry import Entry
 from tests.redteam.quick import quick
+from tests.redteam.results import Results
 from tests.redteam.runner import Outcome, judge_all, row, summary
 
 
@@ -20,13 +21,16 @@ def main() -> int:
     arguments = _arguments()
     entries = _chosen(arguments)
     started = time.monotonic()
+    results = Results(arguments.json, resume=arguments.resume) if arguments.json else None
+    known = results.known(entries) if results else []
+    done = {outcome.entry.id for outcome in known}
+    if results and known:
+        _say(f"{len(known)} results are in the file, {results.other_judges()} of them by another version of the judge")
     with tempfile.TemporaryDirectory(prefix="redteam-") as scratch:
+        left = [entry for entry in entries if entry.id not in done]
         home = arguments.home or Path(scratch)
-        home.mkdir(parents=True, exist_ok=True)
-        outcomes = judge_all(entries, home, arguments.hardware, _show)
+        outcomes = known + judge_all(left, home, arguments.hardware, _teller(results), arguments.jobs)
     _say(*summary(outcomes), f"{time.monotonic() - started:.0f} s")
-    if arguments.json:
-        arguments.json.write_text(json.dumps([outcome.to_json() for outcome in outcomes], indent=1))
     return int(any(outcome.failure for outcome in outcomes))
 
 
@@ -38,8 +42,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--gpu", action="store_true", help="also the entries that need a GPU")
     parser.add_argument("--hardware", default="cpu", help="cpu (default), or a GPU's id such as nvidia-h100")
     parser.add_argument("--home", type=Path, help="keep compiled baselines here; default: a folder that is removed")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every result here")
-    return parser.parse_args()
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every result here, as soon as it is known")
+    parser.add_argument("--resume", action="store_true", help="skip what --json's file has, unless it changed since")
+    parser.add_argument("--jobs", type=int, default=1, help="judges side by side, each with a home of its own")
+    arguments = parser.parse_args()
+    if arguments.resume and not arguments.json:
+        parser.error("--resume needs --json: the file to go on with")
+    return arguments
 
 
 def _chosen(arguments: argparse.Namespace) -> list[Entry]:
@@ -54,8 +63,15 @@ def _chosen(arguments: argparse.Namespace) -> list[Entry]:
     return entries
 
 
-def _show(outcome: Outcome) -> None:
-    _say(row(outcome))
+def _teller(results: Results | None) -> Callable[[Outcome], None]:
+    """Shows a result, and keeps it where there is a file."""
+
+    def tell(outcome: Outcome) -> None:
+        _say(row(outcome))
+        if results:
+            results.add(outcome)
+
+    return tell
 
 
 def _say(*lines: str) -> None:

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 _BY_CHECK = (
+    (r"system", "system"),
     (r"generality", "shapes"),
     (r"sensitivity to|.*/sensitivity/", "semantics"),
     (r".*/special/", "semantics"),
@@ -17,7 +18,6 @@ _BY_CHECK = (
     (r"(late results|clock|chain|single shot|idle|cross)", "clock"),
     (r"physics", "physics"),
     (r"(provenance|own kernel|kernel share)", "provenance"),
-    (r"system|.*certificate", "system"),
     (r"build|ahead-of-time", "build"),
 )
 """Patterns for a check's name, and its layer. A name like "even/normal/output0" is one of the values."""

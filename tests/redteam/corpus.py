@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from dataclasses import replace
 
 from tests.redteam import cheats, honest
 from tests.redteam.entry import Entry
+
+CERTIFIED = (
+    "honest-python-workspace", "honest-python-autotune", "honest-python-fallback-launch",
+    "honest-sum-split-workspace", "honest-train-embedding-sorted", "honest-cuda-softmax-graph",
+)  # fmt: skip
+"""Honest ones that keep memory or graphs, choose among kernels, fall back, or have a backward."""
 
 
 def _entries(package: object) -> tuple[Entry, ...]:
@@ -23,5 +30,5 @@ def cheating() -> tuple[Entry, ...]:
 
 
 def honest_ones() -> tuple[Entry, ...]:
-    """Every candidate that must be accepted."""
-    return _entries(honest)
+    """Every candidate that must be accepted, some of them also by the certificate."""
+    return tuple(replace(entry, certify=entry.id in CERTIFIED) for entry in _entries(honest))

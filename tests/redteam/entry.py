@@ -44,9 +44,16 @@ class Entry:
     own_kernel_share: float = 0.9
     """The job's policy: the least share of the work that the candidate's own code must do. 0.0 for an honest
     composition of torch's operators."""
+    certify: bool = False
+    """An honest one that must get a certificate too."""
+    defused: bool = False
+    """An attack on others or on the clock that has no effect here, and whose results are right: it may be accepted, at
+    the speed of its honest work. Never for wrong results."""
 
     def __post_init__(self) -> None:
         """Raises ValueError for a table row that cannot be meant."""
+        if (self.certify and not self.honest) or (self.defused and self.honest):
+            raise ValueError(f"{self.id}: a cheat is certified for its layer, and only a cheat can be defused")
         if self.honest != (not self.layer) or (self.layer and self.layer not in LAYERS):
             raise ValueError(f"{self.id}: layer {self.layer!r} does not go with {sorted(self.expected)}")
         if not self.honest and not self.expected <= NON_OK:
@@ -56,3 +63,8 @@ class Entry:
     def honest(self) -> bool:
         """Whether the judge must accept it."""
         return self.expected == HONEST
+
+    @property
+    def certified(self) -> bool:
+        """Whether its verdict is the certificate's: only that sees what the layer `system` is about."""
+        return self.certify or self.layer == "system"

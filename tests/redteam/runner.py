@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.redteam.attribution import failed_check, layer_of
+from tests.redteam.certificates import as_report
 from tests.redteam.entry import Entry
 from tests.redteam.problems import source_of
 from worker.judge.client import Judge, JudgeOptions
 from worker.judge.report import EvaluationRequest
 from worker.judge.verdict import ReferenceFailed
+
+_GAIN = 1.05
+"""The lower end of a defused attack's speedup is at most this: what it gains cannot be told from nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +41,18 @@ class Outcome:
     @property
     def as_expected(self) -> bool:
         """Whether the verdict is one of the acceptable ones."""
-        return self.verdict in self.entry.expected
+        return self.verdict in self.entry.expected or self.defused
+
+    @property
+    def defused(self) -> bool:
+        """Accepted, right, and without any gain from what it attempted."""
+        low = (self.report.get("ci95") or [float("inf")])[0]
+        return self.entry.defused and self.verdict == "ok" and low <= _GAIN
 
     @property
     def accepted_cheat(self) -> bool:
         """The failure that must never happen."""
-        return not self.entry.honest and self.verdict == "ok"
+        return not self.entry.honest and self.verdict == "ok" and not self.defused
 
     @property
     def failure(self) -> str:
@@ -54,32 +67,84 @@ class Outcome:
         """Everything but the candidate's source."""
         entry = {key: value for key, value in asdict(self.entry).items() if key != "source"}
         entry["expected"] = sorted(self.entry.expected)
-        kept = ("checks", "speedup", "latency_us", "gpu_s", "build_s", "wall_s", "environment", "log")
-        report = {key: self.report.get(key) for key in kept}
-        return {"entry": entry, "verdict": self.verdict, "reason": self.reason, "layer": self.layer, "report": report}
+        report = {key: self.report.get(key) for key in _KEPT}
+        told = {"verdict": self.verdict, "reason": self.reason, "layer": self.layer, "check": self.check}
+        return {"entry": entry} | told | {"judged_s": round(self.wall_s, 2), "report": report}
+
+    @classmethod
+    def from_json(cls, entry: Entry, row: dict[str, Any]) -> Outcome:
+        """What `to_json` wrote."""
+        told = (row[key] for key in ("verdict", "reason", "layer", "check", "judged_s", "report"))
+        return cls(entry, *told)
+
+
+_KEPT = ("checks", "speedup", "ci95", "certified", "reservations", "latency_us", "gpu_s", "build_s", "wall_s",
+         "environment", "log")  # fmt: skip
 
 
 def judge_all(
-    entries: Iterable[Entry], home: Path, hardware: str, on_outcome: Callable[[Outcome], None]
+    entries: Iterable[Entry], home: Path, hardware: str, on_outcome: Callable[[Outcome], None], jobs: int = 1
 ) -> list[Outcome]:
-    """Judge every entry, those of one problem after another, because a judge process serves one problem."""
-    ordered = sorted(entries, key=lambda entry: (entry.problem, entry.honest, entry.id))
-    outcomes = []
-    with Judge(JudgeOptions(home=home, hardware=hardware)) as judge:
-        for entry in ordered:
-            outcomes.append(judge_one(judge, entry, hardware))
-            on_outcome(outcomes[-1])
+    """Judge every entry, those of one problem after another, because a judge process serves one problem.
+
+    With several `jobs` problems are dealt to so many judges, each with a home of its own: they do not wait for each
+    other's timing, so the figures are rougher than those of one.
+    """
+    left: queue.SimpleQueue[list[Entry]] = queue.SimpleQueue()
+    for dealt in _by_problem(entries):
+        left.put(dealt)
+    outcomes: list[Outcome] = []
+    lock = threading.Lock()
+
+    def serve(number: int) -> None:
+        own_home = home / f"job{number}" if jobs > 1 else home
+        own_home.mkdir(parents=True, exist_ok=True)
+        with Judge(JudgeOptions(home=own_home, hardware=hardware)) as judge:
+            while not left.empty():
+                for entry in _next(left):
+                    outcome = judge_one(judge, entry, hardware)
+                    with lock:
+                        outcomes.append(outcome)
+                        on_outcome(outcome)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        for served in [pool.submit(serve, number) for number in range(jobs)]:
+            served.result()
     return outcomes
 
 
+def _by_problem(entries: Iterable[Entry]) -> list[list[Entry]]:
+    """One list for each problem, cheats first; the longest list first, so that all judges end at about one time."""
+    found: dict[str, list[Entry]] = {}
+    for entry in sorted(entries, key=lambda entry: (entry.problem, entry.honest, entry.id)):
+        found.setdefault(entry.problem, []).append(entry)
+    return sorted(found.values(), key=len, reverse=True)
+
+
+def _next(left: queue.SimpleQueue[list[Entry]]) -> list[Entry]:
+    try:
+        return left.get_nowait()
+    except queue.Empty:  # another judge was quicker
+        return []
+
+
 def judge_one(judge: Judge, entry: Entry, hardware: str) -> Outcome:
-    """Judge one entry. A problem that cannot be judged counts as `infra_error`: it is the corpus's own mistake."""
+    """Judge one entry, as a finalist where only the certificate can tell.
+
+    A problem that cannot be judged counts as `infra_error`: it is the corpus's own mistake.
+    """
     request = EvaluationRequest(
-        entry.id, entry.source, entry.problem, source_of(entry.problem), hardware, entry.language, **_policy(entry)
+        entry.id,
+        entry.source,
+        entry.problem,
+        source_of(entry.problem),
+        hardware,
+        entry.language,
+        own_kernel_share=entry.own_kernel_share,
     )
     started = time.monotonic()
     try:
-        report = judge.evaluate(request)
+        report = as_report(judge.certify(request)) if entry.certified else judge.evaluate(request)
     except ReferenceFailed as failed:
         report = {"verdict": "infra_error", "reason": f"the problem: {failed}", "checks": []}
     wall_s = time.monotonic() - started
@@ -88,15 +153,10 @@ def judge_one(judge: Judge, entry: Entry, hardware: str) -> Outcome:
     )
 
 
-def _policy(entry: Entry) -> dict[str, Any]:
-    known = EvaluationRequest.__dataclass_fields__
-    return {"own_kernel_share": entry.own_kernel_share} if "own_kernel_share" in known else {}
-
-
 def row(outcome: Outcome) -> str:
     """One line of the table: entry, expected, verdict, layer, seconds, reason."""
     expected = "/".join(sorted(outcome.entry.expected)) if len(outcome.entry.expected) < 3 else "any rejection"
-    mark = outcome.failure or ("" if outcome.as_expected else "other verdict")
+    mark = outcome.failure or ("defused" if outcome.defused else "" if outcome.as_expected else "other verdict")
     where = outcome.layer if outcome.layer == outcome.entry.layer else f"{outcome.layer} (meant {outcome.entry.layer})"
     text = f"{outcome.entry.id:<38.38} {expected:<24.24} {outcome.verdict:<16} {where if outcome.layer else '':<34.34}"
     speedup = outcome.report.get("speedup")
@@ -116,6 +176,11 @@ def summary(outcomes: list[Outcome]) -> list[str]:
     rejected = [outcome for outcome in honest if outcome.failure == "REJECTED"]
     broken = [outcome for outcome in outcomes if outcome.failure == "infra_error"]
     accepted = [outcome for outcome in cheats if outcome.accepted_cheat]
+    defused = [outcome.entry.id for outcome in cheats if outcome.defused]
     lines += ["", f"infra errors: {len(broken)} of {len(outcomes)}"]
     lines += [f"honest candidates rejected: {len(rejected)} of {len(honest)}"]
-    return [*lines, f"cheats accepted: {len(accepted)} of {len(cheats)}"]
+    lines += [f"defused: {len(defused)} (accepted, no gain){': ' if defused else ''}{', '.join(defused)}"]
+    return [
+        *lines,
+        f"cheats accepted: {len(accepted)} of {len(cheats)}; with the defused {len(accepted) + len(defused)}",
+    ]

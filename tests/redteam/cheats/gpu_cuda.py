@@ -62,6 +62,7 @@ _REAL = {
 def _cuda(
     name: str, number: int, layer: str, title: str, body: str = "return self.real(x)", *, top: str = "",
     swap: tuple[str, str] | None = None, problem: str = "bias_relu", expected: frozenset[str] = WRONG,
+    defused: bool = False,
 ) -> Entry:  # fmt: skip
     code = _BIAS_RELU if problem == "bias_relu" else _ROW_SUM
     if swap:
@@ -74,7 +75,7 @@ def _cuda(
         init="self.bias = nn.Parameter(torch.zeros(cols))" if with_bias else "pass",
         body=textwrap.indent(textwrap.dedent(body).strip(), " " * 8),
     )  # fmt: skip
-    return Entry(f"gpu-{name}", number, title, problem, "cuda", source, expected, layer, "gpu")
+    return Entry(f"gpu-{name}", number, title, problem, "cuda", source, expected, layer, "gpu", defused=defused)
 
 
 _RACES = (
@@ -88,7 +89,7 @@ _RACES = (
     _cuda("vector-loads", 85, "memory", "Loads four floats at once wherever a row begins", problem="row_sum",
           swap=("s += a[c];", "if (c % 4 == 0) { float4 v = *(const float4*)(a + c); s += v.x + v.y + v.z + v.w; }"),
           expected=CRASH | WRONG),
-    _cuda("writes-behind-its-output", 86, "memory", "The grid's tail writes behind the output",
+    _cuda("writes-behind-its-output", 86, "system", "The grid's tail writes behind the output",
           swap=("if (i < n) {", "if (i >= n) y[i] = 0; else {"), expected=CRASH | WRONG),
     _cuda("thirty-two-bit-square", 85, "values", "An index that wraps at 15 bits",
           swap=("y[i] = v", "y[(short)i < 0 ? 0 : i] = v"), expected=WRONG | {"nondeterministic"}),
@@ -222,7 +223,7 @@ extern "C" __global__ void warm(const float* x, int64_t n, int times) {
   if (s == 12345.678f) ((float*)x)[0] = s;
 }
 ''')
-""", expected=NON_OK),
+""", expected=NON_OK, defused=True),
     _cuda("slows-the-baseline", 70, "clock", "A child process keeps the device busy while others are timed",
           """
           if not CHILD:
@@ -232,7 +233,7 @@ extern "C" __global__ void warm(const float* x, int64_t n, int times) {
           import subprocess, sys
           CHILD = []
           HOG = "import torch\\na = torch.randn(4096, 4096, device='cuda')\\nwhile True:\\n    a = (a @ a).clamp(-1, 1)"
-          """, expected=NON_OK),
+          """, expected=NON_OK, defused=True),
     _cuda("reads-device-memory", 46, "boundary", "Copies device memory behind its input, in search of an answer",
           """
           base, size = ctypes.c_uint64(), ctypes.c_size_t()

@@ -74,6 +74,9 @@ def _on_device(trial: Trial, tool: str, verdict: Verdict | None) -> None:
     if trial.device == "cpu":
         raise NotApplicable(_ON_A_CPU[tool])
     command = _compute_sanitizer()
+    if command is None:  # not "not applicable": nobody has looked
+        reserve(trial, name, "compute-sanitizer is not installed on this machine: accesses were not watched")
+        return
     options = ["--tool", tool, "--error-exitcode", str(_FOUND), "--log-file", "report.txt", "--print-limit", "20"]
     if tool == "memcheck":
         options += ["--padding", str(_PADDING_BYTES)]
@@ -142,16 +145,13 @@ def _finding(answer: dict[str, Any], marker: str) -> str:
     return str(lines[0] if lines else answer["report"].strip()[:200])[:300]
 
 
-def _compute_sanitizer() -> str:
-    """The tool's path. Raises NotApplicable when the machine has none."""
+def _compute_sanitizer() -> str | None:
+    """The tool's path, or None when the machine has none."""
     homes = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if name in os.environ] + [
         Path("/usr/local/cuda")
     ]
     places = [home / folder / "compute-sanitizer" for home in homes for folder in ("bin", "compute-sanitizer")]
-    found = shutil.which("compute-sanitizer") or next((str(place) for place in places if place.is_file()), None)
-    if found is None:
-        raise NotApplicable("compute-sanitizer is not installed on this machine")
-    return found
+    return shutil.which("compute-sanitizer") or next((str(place) for place in places if place.is_file()), None)
 
 
 CHECKS: tuple[tuple[str, Callable[[Trial], None]], ...] = (
