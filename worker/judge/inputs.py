@@ -19,6 +19,8 @@ from problems.catalog import Domain
 from worker.judge import inputs_index, inputs_real
 
 SPECIAL = "special"
+ENDS = "ends"
+"""For other sizes than the workloads': what a kernel leaves out at the end of a dimension shows."""
 OWN = "own"
 """The file's own get_inputs: the only family of a problem none of whose arguments may be drawn."""
 
@@ -45,6 +47,7 @@ _PAIRS = {
     "uniform": _Pair("normal", "uniform"),
     "duplicates": _Pair("normal", "duplicates"),
     "edges": _Pair("normal", "edges"),
+    ENDS: _Pair("ends", "edges"),
     OWN: _Pair("normal", "uniform"),
 }
 FAMILIES = (
@@ -136,7 +139,7 @@ def _special_argument(
 
 def _real(like: torch.Tensor, kind: str, family: str, generator: torch.Generator) -> torch.Tensor:
     if kind == "positive":
-        values = inputs_real.positive(like, family if family in _POSITIVE else "normal", generator)
+        values = inputs_real.positive(like, family if family in (*_POSITIVE, ENDS) else "normal", generator)
     elif kind == "unit":
         values = inputs_real.unit(like, family, generator)
     else:

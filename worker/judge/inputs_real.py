@@ -15,6 +15,11 @@ _LADDER = (1e-3, 1e-2, 3.0, 30.0, 1e3)
 _SHIFTS = (1.0, 100.0, 1e4)
 _SPIKE_DENSITY = 1e-4
 _SPECIAL_ROWS = 64
+_UNIT_NEAR_ONE, _POSITIVE_NEAR_ONE = 1 / 3, 1 / 8
+_NEAR, _NEAR_TOTAL = 1e-3, 4.0
+"""How far from 1 an element of a row near 1 is at most, and all elements of it together."""
+_END = 6.0
+"""More than any of 10^8 normal numbers: the largest of a row, if it is at the row's end."""
 _EQUAL = 2.0**-14
 """All-equal rows are small powers of two (this is float16's smallest normal). The mean of n equal values is off by a
 rounding in an honest kernel that multiplies by 1/n, and a normalisation divides what is left by sqrt(eps): at 1.0 that
@@ -29,18 +34,21 @@ def values(like: torch.Tensor, family: str, generator: torch.Generator) -> torch
         return normal
     limit = 64.0 if like.dtype == torch.float16 else 1e4
     rows = normal.reshape(-1, normal.shape[-1] if normal.dim() > 1 else 1)
+    if family == "ends":
+        return _ended(normal, generator)
     made = _MAKERS[family](rows, limit, generator).reshape(normal.shape)
     return _with_specials(made, like.dtype, generator) if family == "special" else made.clamp_(-limit, limit)
 
 
 def positive(like: torch.Tensor, family: str, generator: torch.Generator) -> torch.Tensor:
-    """Values above zero: the magnitudes of a real family."""
-    return values(like, family, generator).abs_().clamp_min_(1e-7 if family == "tiny" else 1e-3)
+    """Values above zero: the magnitudes of a real family; some rows of `mixed` have a product that float can hold."""
+    found = values(like, family, generator).abs_().clamp_min_(1e-7 if family == "tiny" else 1e-3)
+    return _with_near_one(found, _POSITIVE_NEAR_ONE, generator) if family == "mixed" else found
 
 
 def unit(like: torch.Tensor, family: str, generator: torch.Generator) -> torch.Tensor:
-    """Values inside (0, 1): uniform, or close to both ends. Where the example holds only 0 and 1, so does the result;
-    where its rows sum to 1, they do."""
+    """Values inside (0, 1): uniform, or close to both ends, some rows to 1 alone: a long product of any others is 0.
+    Where the example holds only 0 and 1, so does the result; where its rows sum to 1, they do."""
     uniform = torch.rand(like.shape, generator=generator, device=like.device)
     if _binary(like):
         return (uniform < 0.5).to(torch.float32)
@@ -50,7 +58,7 @@ def unit(like: torch.Tensor, family: str, generator: torch.Generator) -> torch.T
     if family != "normal":  # as near to 0 as 1e-6, and half of the values as near to 1
         near = torch.pow(10.0, -6 * uniform)
         heads = torch.rand(like.shape, generator=generator, device=like.device) < 0.5
-        uniform = torch.where(heads, near, 1 - near)
+        uniform = _with_near_one(torch.where(heads, near, 1 - near), _UNIT_NEAR_ONE, generator)
     tiny = 1e-3 if like.dtype in (torch.float16, torch.bfloat16) else 1e-6
     return uniform.clamp_(tiny, 1 - max(tiny, 2.0**-8) if like.dtype == torch.bfloat16 else 1 - tiny)
 
@@ -82,6 +90,20 @@ def shaped_as(drawn: torch.Tensor, form: str) -> torch.Tensor:
     if form == "symmetric":
         return drawn.triu() + drawn.triu(1).mT
     return drawn.triu() if form == "upper" else drawn.tril() if form == "lower" else drawn
+
+
+def _with_near_one(made: torch.Tensor, share: float, generator: torch.Generator) -> torch.Tensor:
+    """A matrix with a share of its rows just below 1, so that their product is above 1/250; each has one number from
+    1/4 to 3/4. A logarithm of such a row would else be so small that an honest kernel's error of 1e-7 is not."""
+    if made.dim() < 2 or not made.numel():
+        return made
+    rows = made.reshape(-1, made.shape[-1])
+    uniform = torch.rand(rows.shape, generator=generator, device=rows.device).to(rows.dtype)
+    near = 1 - min(_NEAR, _NEAR_TOTAL / rows.shape[1]) * uniform
+    place = torch.randint(rows.shape[1], (rows.shape[0], 1), generator=generator, device=rows.device)
+    near.scatter_(1, place, 0.25 + 0.5 * uniform.gather(1, place))
+    chosen = torch.rand((rows.shape[0], 1), generator=generator, device=rows.device) < share
+    return torch.where(chosen, near, rows).reshape(made.shape)
 
 
 def _binary(like: torch.Tensor) -> bool:
@@ -187,6 +209,16 @@ def _spiked(rows: torch.Tensor, limit: float, generator: torch.Generator) -> tor
 
 def _plain(rows: torch.Tensor, limit: float, generator: torch.Generator) -> torch.Tensor:
     return rows
+
+
+def _ended(made: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Normal, but three in four of the last elements along every dimension are large: a tail that is left out changes
+    a sum, a maximum or a product, whatever the tail's length."""
+    for dim in range(made.dim()):
+        last = made.select(dim, -1)
+        kept = torch.rand(last.shape, generator=generator, device=made.device) < 0.25
+        last.copy_(torch.where(kept, last, last + _END * last.sign()))
+    return made
 
 
 def _with_specials(made: torch.Tensor, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """Probes and variants of a problem: what else a candidate is asked beside the workloads. Made once per problem.
 
-A *probe* changes one input or one parameter of the smallest workload and nothing else. A *variant* is a workload of
-other shapes or another memory layout.
+A *probe* changes one input or one parameter of the smallest workload and nothing else, or makes all of them so small
+that they are subnormal. A *variant* is a workload of other shapes or another memory layout.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
@@ -29,6 +28,12 @@ _MOVED_UNITS = 8.0
 _CANNOT_HOLD = (RuntimeError, ValueError, IndexError)
 """What drawing values for sizes that a family or a domain cannot hold ends in: such a variant is left out."""
 _BEYOND_16_BITS = 70_000
+_BOTH_BYTES = 1 << 20
+"""Variants with more bytes of inputs are asked for one family: comparing 8 MiB of outputs costs 0.1 s on two cores."""
+_SUBNORMAL = torch.finfo(torch.float32).tiny / 4
+"""Above it lie 2 bits more of float32's exponent, below it 21: an honest result is still right to 6 digits."""
+_GAP = 3
+"""Elements between the rows of a padded layout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +44,7 @@ class Probe:
     """The input's or parameter's name."""
     case: Case
     state: Mapping[str, torch.Tensor] | None
-    """The changed parameter, for a probe of a parameter."""
+    """The changed parameters, for a probe of a parameter."""
     moved: tuple[bool, ...]
     """For each output: whether the reference's result changed by more than its own rounding."""
 
@@ -50,7 +55,7 @@ class Variant:
 
     name: str
     instance: Instance
-    case: Case
+    cases: tuple[Case, ...]
     shift: int = 0
     """Elements by which every input is misaligned."""
 
@@ -72,7 +77,31 @@ def make_probes(truth: Truth, base: Case, domains: Mapping[str, Domain], generat
             state = {name: _other_values(parameter, generator)}
             case = truth.with_state(state).case(f"other {name}", base.inputs)
             probes.append(Probe(name, case, state, _moved(base, case)))
-    return probes[:_MAX_PROBES]
+    return probes[:_MAX_PROBES] + _subnormal_probes(truth, base, domains)
+
+
+def _subnormal_probes(truth: Truth, base: Case, domains: Mapping[str, Domain]) -> list[Probe]:
+    """Every float32 input that may be any number, subnormal; then the parameters too, which else hide it.
+
+    Only on a CPU, where flushing them to zero is a mode of the whole process that no compiler's option sets for one
+    kernel alone. On a GPU it is such an option, and honest kernels have it.
+    """
+    instance = truth.instance
+    named = tuple(zip(instance.arguments, base.inputs, strict=True))
+    real = [families.kind_of(value, domains.get(name)) == "real" and _flushable(value) for name, value in named]
+    if not any(real):
+        return []
+    inputs = tuple(value * _SUBNORMAL if small else value for (_name, value), small in zip(named, real, strict=True))
+    floats = {name: value.detach() for name, value in instance.model.named_parameters() if _flushable(value)}
+    state = {name: value * _SUBNORMAL for name, value in floats.items()}
+    cases: list[tuple[Case, Mapping[str, torch.Tensor] | None]] = [(truth.case("subnormal", inputs), None)]
+    if state:
+        cases.append((truth.with_state(state).case("subnormal parameters too", inputs), state))
+    return [Probe(case.family, case, changed, _moved(base, case)) for case, changed in cases if case.finite]
+
+
+def _flushable(value: torch.Tensor) -> bool:
+    return value.dtype == torch.float32 and value.device.type == "cpu" and bool(value.numel())
 
 
 def _other_values(parameter: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -142,20 +171,26 @@ def _shape_variant(problem: Problem, workload: Workload, device: str, seed: int,
         instance = problem.instance(workload, device, seed)
         if sum(getattr(value, "nbytes", 0) for value in instance.like) > limit:
             return None
-        case = _one_case(problem, instance, resolved(problem, instance), device, seed)
+        cases = _variant_cases(problem, instance, resolved(problem, instance), device, seed)
     except (ReferenceFailed, *_CANNOT_HOLD):
         return None
-    return Variant(workload.name, instance, case)
+    return Variant(workload.name, instance, cases)
 
 
-def _one_case(problem: Problem, instance: Instance, domains: Mapping[str, Domain], device: str, seed: int) -> Case:
+def _variant_cases(
+    problem: Problem, instance: Instance, domains: Mapping[str, Domain], device: str, seed: int
+) -> tuple[Case, ...]:
+    """Rows of all families, and rows of one size with large ends: among rows of 1e4, a maximum that misses the tail of
+    a normal row is not seen."""
     generator = torch.Generator(device=device).manual_seed(seed)
-    drawn = families.draw(instance.like, instance.arguments, domains, instance.workload.params, "mixed", generator)
     truth = Truth(instance, problem.spec.precision, domains)
-    case = truth.case("mixed", drawn)
-    if case.finite:
-        return case
-    return truth.case("own", problem.example_inputs(instance, device, seed))
+    small = sum(getattr(value, "nbytes", 0) for value in instance.like) <= _BOTH_BYTES
+    cases = []
+    for family in ("mixed", families.ENDS) if small else (families.ENDS,):
+        drawn = families.draw(instance.like, instance.arguments, domains, instance.workload.params, family, generator)
+        cases.append(truth.case(family, drawn))
+    finite = tuple(case for case in cases if case.finite)
+    return finite or (truth.case(families.OWN, problem.example_inputs(instance, device, seed)),)
 
 
 def _resized_batches(problem: Problem, smallest: Instance, domains: Mapping[str, Domain], seed: int) -> list[Variant]:
@@ -174,26 +209,42 @@ def _resized_batches(problem: Problem, smallest: Instance, domains: Mapping[str,
         name = f"{smallest.workload.name} with a first dimension of {size}"
         instance = replace(smallest, workload=replace(smallest.workload, name=name), like=like)
         try:
-            found.append(Variant(name, instance, _one_case(problem, instance, domains, first.device.type, seed)))
+            found.append(Variant(name, instance, _variant_cases(problem, instance, domains, first.device.type, seed)))
         except (ReferenceFailed, *_CANNOT_HOLD):
             continue
     return found
 
 
 def make_layouts(instance: Instance, case: Case) -> list[Variant]:
-    """The same values in other memory: transposed strides, and every input off its alignment by one element."""
+    """The same values in other memory: three ways to lie apart, and at last every input off its alignment."""
     found: list[Variant] = []
-    turned = tuple(_turned(value) for value in case.inputs)
-    if any(a is not b for a, b in zip(turned, case.inputs, strict=True)):
-        name = f"{instance.workload.name} with transposed strides"
-        found.append(Variant(name, replace(instance, like=turned), replace(case, inputs=turned)))
+    for what, laid in (("transposed strides", _turned), ("padded rows", _padded), ("every other element", _spread)):
+        inputs = tuple(laid(value) if isinstance(value, torch.Tensor) else value for value in case.inputs)
+        if any(a is not b for a, b in zip(inputs, case.inputs, strict=True)):
+            name = f"{instance.workload.name} with {what}"
+            found.append(Variant(name, replace(instance, like=inputs), (replace(case, inputs=inputs),)))
     if any(isinstance(value, torch.Tensor) for value in case.inputs):
-        found.append(Variant(f"{instance.workload.name} off alignment", instance, case, shift=1))
+        found.append(Variant(f"{instance.workload.name} off alignment", instance, (case,), shift=1))
     return found
 
 
-def _turned(value: Any) -> Any:
-    """A tensor with its last two dimensions swapped in memory; anything else as it is."""
-    if not isinstance(value, torch.Tensor) or value.dim() < 2 or 1 in value.shape[-2:]:
+def _turned(value: torch.Tensor) -> torch.Tensor:
+    """A tensor with its last two dimensions swapped in memory; a vector as it is."""
+    if value.dim() < 2 or 1 in value.shape[-2:]:
         return value
     return value.transpose(-2, -1).contiguous().transpose(-2, -1)
+
+
+def _padded(value: torch.Tensor) -> torch.Tensor:
+    """A matrix as the left part of a wider one: its elements are neighbours, its rows are not."""
+    if value.dim() < 2 or not value.numel():
+        return value
+    wide = value.new_zeros(*value.shape[:-1], value.shape[-1] + _GAP)
+    return wide[..., : value.shape[-1]].copy_(value)
+
+
+def _spread(value: torch.Tensor) -> torch.Tensor:
+    """Every other element of a wider matrix: neither its rows nor its elements are neighbours."""
+    if value.dim() < 2 or not value.numel():
+        return value
+    return value.new_zeros(*value.shape[:-1], 2 * value.shape[-1])[..., ::2].copy_(value)

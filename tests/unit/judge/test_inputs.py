@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from problems.catalog import Domain
-from worker.judge.inputs import FAMILIES, INDEX_FAMILIES, OWN, applicable, draw
+from worker.judge.inputs import ENDS, FAMILIES, INDEX_FAMILIES, OWN, applicable, draw
 
 FINITE = [family for family in FAMILIES if family != "special"]
 
@@ -32,7 +32,7 @@ def test_real_values_are_finite_and_not_those_of_the_example(family: str, dtype:
     assert dtype != torch.float16 or value.abs().max() <= 64
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *INDEX_FAMILIES, OWN])
+@pytest.mark.parametrize("family", [*FAMILIES, *INDEX_FAMILIES, ENDS, OWN])
 @pytest.mark.parametrize("shape", [(), (1,), (5,), (1, 7), (3, 1), (2, 3, 4), (0, 4)])
 def test_every_family_takes_every_shape(family: str, shape: tuple[int, ...]) -> None:
     drawn(torch.rand(shape), family)
@@ -96,6 +96,26 @@ def test_special_values_are_few_and_most_rows_have_none() -> None:
     assert ((value == 0) & value.signbit()).any()
     assert ((value != 0) & (value.abs() < torch.finfo(torch.float32).tiny)).any()
     assert int(torch.isfinite(value).all(1).sum()) > 350
+
+
+@pytest.mark.parametrize("kind", ["unit", "positive"])
+@pytest.mark.parametrize("cols", [64, 512, 8192])
+def test_some_rows_have_a_product_that_float_can_hold(kind: str, cols: int) -> None:
+    value = drawn(torch.rand(240, cols), "mixed", Domain(kind))
+    products = value.double().prod(1)
+    near = ((value > 0.99) & (value < 1)).double().mean(1) > 0.95
+    assert 10 <= int(near.sum()) <= 120
+    assert products[near].min() > 1 / 250
+    assert ((value[near] > 0.2) & (value[near] < 0.8)).any(1).all(), "the logarithms of a row are not all tiny"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_the_last_of_every_dimension_is_often_the_largest(dtype: torch.dtype) -> None:
+    value = drawn(torch.rand(80, 300).to(dtype), "ends").float()
+    for along in (value, value.t()):
+        assert int((along.argmax(1) == along.shape[1] - 1).sum()) > 0.15 * along.shape[0]
+    assert (drawn(torch.rand(80, 300), "ends", Domain("positive")) > 0).all()
+    assert value[:-1, :-1].abs().max() < 6
 
 
 class TestIndices:

@@ -6,6 +6,8 @@ that takes the process with it, on a shape that the reference accepts is a wrong
 
 from __future__ import annotations
 
+import torch
+
 from worker.judge.bench import Workbench
 from worker.judge.checks.values import judge_case
 from worker.judge.probes import Variant
@@ -35,20 +37,26 @@ def check(trial: Trial) -> None:
 
 def _refusal(trial: Trial, variant: Variant) -> str | None:
     """Why the candidate refuses this variant, or None when it is right. Raises Fault when it is wrong."""
-    cases = [variant.case]
+    cases = list(variant.cases)
     name = f"variant {variant.name}"
     bench = Workbench(trial.runner, variant.instance, cases, trial.device, 1, name=name, shift=variant.shift)
     try:
-        try:
-            bench.construct(SUBJECT, CONSTRUCT_LIMIT_S)
-            bench.write(0, 0)
-            outputs = bench.run(SUBJECT, 0, FIRST_RUN_LIMIT_S[trial.request.language])
-        except Fault as fault:
-            if fault.verdict in _REFUSALS and not trial.runner.dead:
-                return fault.reason
-            trial.record(f"generality/{variant.name}", False, fault.reason)
-            raise Fault(fault.verdict, f"{variant.name}: {fault.reason}", fault.log) from fault
-        judge_case(trial, f"generality/{variant.name}", variant.case, outputs)
+        for number, case in enumerate(cases):
+            try:
+                outputs = _outputs(trial, bench, number)
+            except Fault as fault:
+                if fault.verdict in _REFUSALS and not trial.runner.dead:
+                    return fault.reason
+                trial.record(f"generality/{variant.name}", False, fault.reason)
+                raise Fault(fault.verdict, f"{variant.name}: {fault.reason}", fault.log) from fault
+            judge_case(trial, f"generality/{variant.name}", case, outputs)
         return None
     finally:
         bench.close()
+
+
+def _outputs(trial: Trial, bench: Workbench, number: int) -> tuple[torch.Tensor, ...]:
+    if not number:
+        bench.construct(SUBJECT, CONSTRUCT_LIMIT_S)
+    bench.write(0, number)
+    return bench.run(SUBJECT, 0, FIRST_RUN_LIMIT_S[trial.request.language])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from worker.judge.bench import Workbench
+from worker.judge.checks import settings
 from worker.judge.exhibits import Exhibit
 from worker.judge.trial import CONSTRUCT_LIMIT_S, FIRST_RUN_LIMIT_S, RUN_LIMIT_S, SUBJECT, Trial
 from worker.judge.truth import Case, same_bits
@@ -15,9 +16,13 @@ _REPEATS = 3
 """Extra calls on the first case of each workload: a race that shows in a quarter of the calls survives 4 of them with
 0.3, and there are at least three workloads, other checks call again, and timed outputs are checked too."""
 
+_FLUSHING = "flush denormal"
+"""The setting by its name in `checks.settings`."""
+
 
 def check(trial: Trial) -> None:
     """Smallest workload first. Leaves a bench for every workload in `trial.benches`. Raises Fault."""
+    flushing = settings.read(trial.runner)[_FLUSHING]
     for exhibit in trial.exhibits.workloads:
         bench = Workbench(trial.runner, exhibit.instance, exhibit.cases, trial.device, exhibit.slots)
         trial.benches[exhibit.name] = bench
@@ -32,6 +37,10 @@ def check(trial: Trial) -> None:
             limit_s = RUN_LIMIT_S
         _check_repeats(trial, exhibit, bench)
     _check_result_outlives_next_call(trial, trial.exhibits.workloads[0])
+    if settings.read(trial.runner)[_FLUSHING] != flushing:
+        # What loading sets may be a library's doing (`checks.settings`); a call's is the candidate's.
+        reason = "the candidate's calls turn on flush-to-zero for the whole process"
+        raise trial.refuse(settings.NAME, Verdict.SUSPICIOUS, reason)
 
 
 def judge_case(trial: Trial, where: str, case: Case, outputs: tuple[torch.Tensor, ...]) -> None:

@@ -1,0 +1,155 @@
+"""What a candidate is asked beside the workloads: probes, other sizes, other memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.redteam.problems import source_of
+from worker.judge import inputs as families
+from worker.judge.domains import resolved
+from worker.judge.probes import Probe, Variant, make_layouts, make_probes, make_shapes
+from worker.judge.problem import Problem
+from worker.judge.truth import Case, Truth
+
+SEED = 5
+
+
+def first_case(name: str, family: str = "normal") -> tuple[Problem, Truth, Case]:
+    problem = Problem(source_of(name), name)
+    instance = problem.instance(problem.workloads("cpu")[-1], "cpu", SEED)
+    domains = resolved(problem, instance)
+    generator = torch.Generator().manual_seed(SEED)
+    drawn = families.draw(instance.like, instance.arguments, domains, instance.workload.params, family, generator)
+    truth = Truth(instance, problem.spec.precision, domains)
+    return problem, truth, truth.case(family, drawn)
+
+
+def layouts(name: str) -> dict[str, Variant]:
+    _problem, truth, case = first_case(name)
+    return {variant.name.partition(" ")[2]: variant for variant in make_layouts(truth.instance, case)}
+
+
+def tensor(variant: Variant) -> torch.Tensor:
+    (case,) = variant.cases
+    value = case.inputs[0]
+    assert isinstance(value, torch.Tensor)
+    return value
+
+
+class TestLayouts:
+    def test_hold_the_same_values_elsewhere(self) -> None:
+        found = layouts("softmax")
+        expected = first_case("softmax")[2].inputs[0]
+        rows, cols = expected.shape
+        strides = {name: tensor(variant).stride() for name, variant in found.items()}
+        assert strides == {
+            "with transposed strides": (1, rows),
+            "with padded rows": (cols + 3, 1),
+            "with every other element": (2 * cols, 2),
+            "off alignment": (cols, 1),
+        }
+        assert all(torch.equal(tensor(variant), expected) for variant in found.values())
+        assert [variant.shift for variant in found.values()] == [0, 0, 0, 1]
+
+    @pytest.mark.parametrize("wrong", ["with padded rows", "with every other element"])
+    def test_show_a_kernel_that_takes_rows_for_neighbours(self, wrong: str) -> None:
+        variant = layouts("softmax")[wrong]
+        x = tensor(variant)
+        memory = torch.zeros(x.untyped_storage().nbytes() // 4 + x.numel()).copy_(
+            torch.cat([torch.empty(0).set_(x.untyped_storage()), torch.zeros(x.numel())])
+        )
+        read = memory[: x.numel()].reshape(x.shape)  # as if it were contiguous
+        assert not variant.cases[0].judge((torch.softmax(read, -1),))[0].passed
+        assert variant.cases[0].judge((torch.softmax(x, -1),))[0].passed
+
+    def test_leave_vectors_alone(self) -> None:
+        ids = layouts("embedding")
+        assert list(ids) == ["off alignment"]
+
+
+class TestShapes:
+    def test_are_asked_with_two_families(self) -> None:
+        found = self.variants("row_max")
+        assert len(found) == 8
+        assert all([case.family for case in variant.cases] == ["mixed", "ends"] for variant in found)
+
+    def test_a_lost_tail_shows_whatever_else_is_large(self) -> None:
+        enlarged = next(variant for variant in self.variants("row_max") if variant.instance.like[0].shape[1] > 1000)
+        for lost in (1, 20, 53):
+            case = enlarged.cases[1]
+            assert not case.judge((case.inputs[0][:, :-lost].amax(-1),))[0].passed, lost
+            assert case.judge((case.inputs[0].amax(-1),))[0].passed
+
+    def test_large_ones_are_asked_with_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("worker.judge.probes._BOTH_BYTES", 100)
+        assert {len(variant.cases) for variant in self.variants("row_max") if variant.cases[0].inputs[0].numel()} == {1}
+
+    @staticmethod
+    def variants(name: str) -> list[Variant]:
+        problem, truth, _case = first_case(name)
+        return make_shapes(problem, truth.instance, truth.domains, SEED)
+
+
+class TestSubnormals:
+    @pytest.mark.parametrize("name", ["relu", "scale_shift", "bias_relu", "linear", "layernorm", "gelu_train"])
+    def test_eager_keeps_them_and_zeros_are_wrong(self, name: str) -> None:
+        found = self.probes(name)
+        assert found
+        seen = False
+        for probe in found:
+            assert all(comparison.passed for comparison in probe.case.judge(probe.case.eager))
+            flushed = tuple(torch.where(y.abs() < 1.1e-38, 0.0, y) for y in probe.case.eager)
+            seen |= not all(comparison.passed for comparison in probe.case.judge(flushed))
+        assert seen
+
+    def test_are_where_flush_to_zero_shows(self) -> None:
+        (_inputs, both) = self.probes("scale_shift")
+        assert both.state is not None and set(both.state) == {"scale", "shift"}
+        twin = Problem(source_of("scale_shift"), "scale_shift")
+        instance = twin.instance(twin.workloads("cpu")[-1], "cpu", SEED)
+        instance.model.load_state_dict(dict(both.state))
+        torch.set_flush_denormal(True)
+        try:
+            flushed = instance.model(*both.case.inputs)
+        finally:
+            torch.set_flush_denormal(False)
+        assert not both.case.judge((flushed.detach(),))[0].passed
+        assert both.case.judge((instance.model(*both.case.inputs).detach(),))[0].passed
+
+    def test_of_other_domains_and_types_there_are_none(self) -> None:
+        for name in ("log1p", "cumprod", "embedding", "matmul_bf16"):
+            assert self.probes(name) == []
+
+    @staticmethod
+    def probes(name: str) -> list[Probe]:
+        _problem, truth, case = first_case(name)
+        found = make_probes(truth, case, truth.domains, torch.Generator().manual_seed(SEED))
+        return [probe for probe in found if probe.name.startswith("subnormal")]
+
+
+class TestSpecialValues:
+    def test_a_maximum_is_not_a_number_where_one_element_is_none(self) -> None:
+        _problem, _truth, case = first_case("row_max", "special")
+        x = case.inputs[0]
+        assert x.isnan().any()
+        dropped = x.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf).amax(-1)
+        assert not case.judge((dropped,))[0].passed
+        assert case.judge((x.amax(-1),))[0].passed
+
+    def test_what_a_mask_hides_may_be_either(self) -> None:
+        problem, truth, case = first_case("masked_softmax")
+        x, mask = case.inputs
+        hidden = x.masked_fill((mask == 0) & (torch.rand(x.shape) < 0.1), torch.nan)
+        source = source_of("masked_softmax").replace(
+            "return torch.softmax(x.masked_fill(~(mask > 0), float('-inf')), -1)", "return (x.exp() * mask).sum(-1)"
+        )
+        times = Problem(source, "times")
+        instance = replace(times.instance(times.workloads("cpu")[-1], "cpu", SEED), like=truth.instance.like)
+        found = Truth(instance, problem.spec.precision, truth.domains).case("special", (hidden, mask))
+        assert found.eager[0].isnan().any(), "NaN times zero"
+        skipping = (hidden.masked_fill(mask == 0, -torch.inf).exp() * mask).sum(-1)
+        assert found.judge((skipping,))[0].passed
+        assert found.judge(found.eager)[0].passed
