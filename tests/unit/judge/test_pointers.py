@@ -136,3 +136,12 @@ def test_what_glue_explains_does_not_count() -> None:
     assert census.beyond(0.0) == 50
     assert census.beyond(100.0) == pytest.approx(45)  # 100 calls of 100 us are 10 ms of 100, a tenth of 50 stops
     assert census.beyond(2000.0) == 0.0
+
+
+def test_more_is_wanted_while_most_of_it_is_foreign() -> None:
+    census = Census(own=3, ran_s=0.25)
+    assert not census.wants_more(0.2)
+    census.foreign["libtorch_cpu.so"] = 4
+    assert census.wants_more(0.2)
+    census.ran_s = 1.0
+    assert not census.wants_more(0.2)

@@ -39,7 +39,7 @@ _PYTHON_US, _EVENT_US, _LAUNCH_US = 60.0, 3.0, 12.0
 takes 5 to 20 us of Python, and the profiler adds 1 to 2 us to every event on two slow cores."""
 _SLACK_SHARE, _SLACK_US = 0.15, 1000.0
 """By how much a list may exceed the judge's clock: events overlap the edges of the measurement."""
-_LISTED, _ATTEMPTS, _PAUSE_S = 8, 6, 0.2
+_FILLS, _LISTED, _ATTEMPTS, _PAUSE_S = ("aten::fill_", "aten::zero_"), 8, 6, 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +76,10 @@ class Usage:
         return self.spent_us(Owner.LIBRARY, Owner.TORCH, Owner.UNKNOWN) + self.unexplained_us
 
     @property
-    def glue_and_wall_us(self) -> tuple[float, float]:
+    def filling_and_wall_us(self) -> tuple[float, float]:
         """Of one call."""
-        return self.spent_us(Owner.GLUE) / self.calls, self.wall_us / self.calls
+        filling = [entry.spent_us for entry in self.entries if entry.name in _FILLS]
+        return sum(filling) / self.calls, self.wall_us / self.calls
 
     @property
     def share(self) -> float:
@@ -124,7 +125,7 @@ def check(trial: Trial, artefacts: Sequence[Path]) -> None:
     if worst.share < required:
         raise trial.refuse(NAME, Verdict.SUSPICIOUS, sentence(worst, required), **figures)
     trial.record(NAME, True, sentence(worst, required), **figures)
-    sampled.check(trial, artefacts, {name: usage.glue_and_wall_us for name, usage in usages.items()})
+    sampled.check(trial, artefacts, {name: usage.filling_and_wall_us for name, usage in usages.items()})
 
 
 def _best_of(trial: Trial, bench: Workbench, name: str, own: frozenset[str]) -> Usage:
