@@ -1,7 +1,7 @@
 """Probes and variants of a problem: what else a candidate is asked beside the workloads. Made once per problem.
 
-A *probe* changes one input or one parameter of the smallest workload and nothing else, or makes all of them so small
-that they are subnormal. A *variant* is a workload of other shapes or another memory layout.
+A *probe* changes one input or one parameter of the smallest workload and nothing else. A *variant* is a workload of
+other shapes or another memory layout.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ _CANNOT_HOLD = (RuntimeError, ValueError, IndexError)
 _BEYOND_16_BITS = 70_000
 _BOTH_BYTES = 1 << 20
 """Variants with more bytes of inputs are asked for one family: comparing 8 MiB of outputs costs 0.1 s on two cores."""
-_SUBNORMAL = torch.finfo(torch.float32).tiny / 4
-"""Above it lie 2 bits more of float32's exponent, below it 21: an honest result is still right to 6 digits."""
 _GAP = 3
 """Elements between the rows of a padded layout."""
 
@@ -44,7 +42,7 @@ class Probe:
     """The input's or parameter's name."""
     case: Case
     state: Mapping[str, torch.Tensor] | None
-    """The changed parameters, for a probe of a parameter."""
+    """The changed parameter, for a probe of a parameter."""
     moved: tuple[bool, ...]
     """For each output: whether the reference's result changed by more than its own rounding."""
 
@@ -77,31 +75,7 @@ def make_probes(truth: Truth, base: Case, domains: Mapping[str, Domain], generat
             state = {name: _other_values(parameter, generator)}
             case = truth.with_state(state).case(f"other {name}", base.inputs)
             probes.append(Probe(name, case, state, _moved(base, case)))
-    return probes[:_MAX_PROBES] + _subnormal_probes(truth, base, domains)
-
-
-def _subnormal_probes(truth: Truth, base: Case, domains: Mapping[str, Domain]) -> list[Probe]:
-    """Every float32 input that may be any number, subnormal; then the parameters too, which else hide it.
-
-    Only on a CPU, where flushing them to zero is a mode of the whole process that no compiler's option sets for one
-    kernel alone. On a GPU it is such an option, and honest kernels have it.
-    """
-    instance = truth.instance
-    named = tuple(zip(instance.arguments, base.inputs, strict=True))
-    real = [families.kind_of(value, domains.get(name)) == "real" and _flushable(value) for name, value in named]
-    if not any(real):
-        return []
-    inputs = tuple(value * _SUBNORMAL if small else value for (_name, value), small in zip(named, real, strict=True))
-    floats = {name: value.detach() for name, value in instance.model.named_parameters() if _flushable(value)}
-    state = {name: value * _SUBNORMAL for name, value in floats.items()}
-    cases: list[tuple[Case, Mapping[str, torch.Tensor] | None]] = [(truth.case("subnormal", inputs), None)]
-    if state:
-        cases.append((truth.with_state(state).case("subnormal parameters too", inputs), state))
-    return [Probe(case.family, case, changed, _moved(base, case)) for case, changed in cases if case.finite]
-
-
-def _flushable(value: torch.Tensor) -> bool:
-    return value.dtype == torch.float32 and value.device.type == "cpu" and bool(value.numel())
+    return probes[:_MAX_PROBES]
 
 
 def _other_values(parameter: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -174,14 +148,14 @@ def _shape_variant(problem: Problem, workload: Workload, device: str, seed: int,
         cases = _variant_cases(problem, instance, resolved(problem, instance), device, seed)
     except (ReferenceFailed, *_CANNOT_HOLD):
         return None
-    return Variant(workload.name, instance, cases)
+    return Variant(workload.name, instance, cases) if cases else None
 
 
 def _variant_cases(
     problem: Problem, instance: Instance, domains: Mapping[str, Domain], device: str, seed: int
 ) -> tuple[Case, ...]:
     """Rows of all families, and rows of one size with large ends: among rows of 1e4, a maximum that misses the tail of
-    a normal row is not seen."""
+    a normal row is not seen. None where the reference has no result at all, as a variance of no rows has none."""
     generator = torch.Generator(device=device).manual_seed(seed)
     truth = Truth(instance, problem.spec.precision, domains)
     small = sum(getattr(value, "nbytes", 0) for value in instance.like) <= _BOTH_BYTES
@@ -190,7 +164,10 @@ def _variant_cases(
         drawn = families.draw(instance.like, instance.arguments, domains, instance.workload.params, family, generator)
         cases.append(truth.case(family, drawn))
     finite = tuple(case for case in cases if case.finite)
-    return finite or (truth.case(families.OWN, problem.example_inputs(instance, device, seed)),)
+    if finite:
+        return finite
+    own = truth.case(families.OWN, problem.example_inputs(instance, device, seed))
+    return (own,) if all(bool(torch.isfinite(exact).any()) for exact in own.truth if exact.numel()) else ()
 
 
 def _resized_batches(problem: Problem, smallest: Instance, domains: Mapping[str, Domain], seed: int) -> list[Variant]:
@@ -209,9 +186,11 @@ def _resized_batches(problem: Problem, smallest: Instance, domains: Mapping[str,
         name = f"{smallest.workload.name} with a first dimension of {size}"
         instance = replace(smallest, workload=replace(smallest.workload, name=name), like=like)
         try:
-            found.append(Variant(name, instance, _variant_cases(problem, instance, domains, first.device.type, seed)))
+            cases = _variant_cases(problem, instance, domains, first.device.type, seed)
         except (ReferenceFailed, *_CANNOT_HOLD):
             continue
+        if cases:
+            found.append(Variant(name, instance, cases))
     return found
 
 
