@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.judge.figures import Compared, aa_figures, compared
+from benchmarks.judge.figures import aa_figures, compared
 from benchmarks.judge.judges import Judges
 from benchmarks.judge.plan import Plan
 from benchmarks.judge.results import Results
@@ -44,19 +44,16 @@ def run_of(report: dict[str, Any], device: str) -> dict[str, Any]:
     pairs = [(row["samples_us"][_EAGER], row["samples_us"][SUBJECT]) for row in rows]
     if not pairs:
         return run
-    run |= compared(pairs, device).to_json()
+    residues_us = [row["residue_us"] for row in rows]
+    run |= compared(pairs, device, residues_us).to_json()
     run["workloads"] = {
         row["name"]: {
-            **_alone(pair, device).to_json(),
+            **compared([pair], device, [row["residue_us"]]).to_json(),
             "samples_us": {name: row["samples_us"][name] for name in (_EAGER, SUBJECT)},
         }
         for row, pair in zip(rows, pairs, strict=True)
     }
     return run
-
-
-def _alone(pair: tuple[list[float], list[float]], device: str) -> Compared:
-    return compared([pair], device)
 
 
 def _problems(plan: Plan) -> dict[str, str]:

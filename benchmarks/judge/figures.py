@@ -34,13 +34,17 @@ class Compared:
         return asdict(self)
 
 
-def compared(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], device: str) -> Compared:
-    """Compare a with b; `pairs` holds per workload the samples of a and of b, in the same unit, round by round."""
+def compared(
+    pairs: Sequence[tuple[Sequence[float], Sequence[float]]], device: str, residues_us: Sequence[float] = (0.0,)
+) -> Compared:
+    """Compare a with b; `pairs` holds per workload the samples of a and of b in microseconds, round by round,
+    `residues_us` by how much each workload's samples may be off in all rounds alike."""
     series = [stats.log_ratios(a, b) for a, b in pairs]
     low, high = stats.interval(series, random.Random(0))  # resampling only
-    return Compared(
-        stats.geomean([stats.ratio(logs) for logs in series]), (low, high), stats.widened((low, high), device)
-    )
+    shortest = [min(statistics.median(a), statistics.median(b)) for a, b in pairs]
+    residue = statistics.fmean(us / median for us, median in zip(residues_us, shortest, strict=False))
+    ratio = stats.geomean([stats.ratio(logs) for logs in series])
+    return Compared(ratio, (low, high), stats.widened((low, high), device, residue))
 
 
 def share(hits: int, of: int) -> dict[str, Any]:

@@ -86,6 +86,7 @@ class Workbench:
         for ref, tensor in self._init_refs:
             self._view(ref).copy_(tensor)
         self._loaded: list[tuple[Any, ...] | None] = [None] * slots
+        self._views = [[self._view(ref) for ref in slot.refs] for slot in self._slots]
         handle, fds = self._arena.handle()
         runner.ask(
             {"op": "arena", "workload": self.name, "arena": handle, "device": device},
@@ -150,7 +151,7 @@ class Workbench:
 
     def slot_tensors(self, slot: int) -> list[torch.Tensor]:
         """The judge's own view of a slot's tensors; what is written there is what the runner sees."""
-        return [self._view(ref) for ref in self._slots[slot].refs]
+        return self._views[slot]
 
     def poison(self) -> None:
         """Fill every output place with NaN patterns (all bits set), so that what is not written shows."""
@@ -201,6 +202,7 @@ class Workbench:
 
     def close(self) -> None:
         """Release the arena on the judge's side."""
+        self._views.clear()
         self._arena.close()
 
     def _place_slot(self, layout: _Layout, inputs: tuple[Any, ...]) -> Slot:

@@ -11,6 +11,7 @@ runner, never in the candidate's.
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 import time
@@ -20,6 +21,7 @@ import torch
 
 from worker.judge.bench import Contender
 from worker.judge.evicting import DeviceEviction, HostEviction
+from worker.judge.exhibits import Exhibit
 from worker.judge.fresh import Fresh
 from worker.judge.truth import Case
 from worker.runner import protocol
@@ -27,9 +29,18 @@ from worker.runner import protocol
 CALL_LIMIT_S = 60.0
 _WARMUPS = 3
 _CHAIN_S = 16e-3
-"""Seconds of work in one chain. Starting and ending one adds 180 us, give or take 100 us (measured on an H200); the
-null chain takes that away but for its scatter, about 0.6 % of a chain."""
-_MIN_CALLS, _MAX_CALLS, _SETTLE_CALLS = 4, 128, 8
+"""Seconds of work in one chain. Starting and ending one takes some 80 us, give or take 15 us (H200), and its evictions
+are as long in the null chain but for 20 us."""
+CHAIN_RESIDUE_S = 20e-6
+"""What subtracting the null chain leaves, a whole race long: the eviction buffers of two runners differ by 0.3 % in
+speed (H200), because they lie elsewhere."""
+_LEAD_STEPS, _EVICTION_S = 8, 100e-6
+"""Evictions before a chain: a process that was stopped for some milliseconds takes 200 to 500 us for its first
+launches, against 30 us later, and without them the device would idle meanwhile."""
+_LAUNCH_S, _MIX_LAUNCH_S = 45e-6, 12e-6
+"""A call is launched in 35 us by Python, a mixing in 10. More evictions make up for it: neither a chain of small
+kernels nor the null chain ever waits for launching."""
+_MIN_CALLS, _MAX_CALLS, _SETTLE_CALLS, _STEP_CALLS = 4, 256, 4, 32
 _SWITCH_STEPS = 24
 """The first work after the device served another context (the judge wrote values) takes 1 to 2 ms longer on an H200, as
 much as a whole chain of small kernels: so many evictions spend it before the clock starts."""
@@ -38,6 +49,10 @@ _KEEP_SLACK, _KEEP_SLACK_S = 1.1, 3e-6
 _DISTURBED_SHARE, _ATTEMPTS, _PAUSE_S, _PATIENCE_S = 0.2, 8, 0.02, 0.5
 """A CPU sample is taken again while its threads waited for a core for more than this share of it: up to so many times,
 after a pause each, and for so many seconds per contender and workload."""
+_SPIN_S = 0.5
+"""A chain's answer is awaited without sleeping for so long."""
+_ROUND_S = 12e-3
+"""What a sample costs beside its calls: evictions, new values, stopping and resuming."""
 _SHORTEST_S = 1e-7
 
 
@@ -75,6 +90,8 @@ class Plan:
     keep_s: list[float] = field(default_factory=list)
     """What KEEP took the trusted contender."""
     null_s: list[float] = field(default_factory=list)
+    residue_s: float = 0.0
+    """What may be left of a chain's overhead after subtracting it, in all rounds alike."""
 
     def seconds_per_call(self, sample: Sample) -> float:
         """A sample without what the trusted contender needs for anything but the calls."""
@@ -164,7 +181,8 @@ class HostClock:
 
 
 class DeviceClock:
-    """Times one contender on a GPU: chains of calls, each on its own slot and behind an eviction."""
+    """Times one contender on a GPU: chains of calls, going round the slots; each behind an eviction, if its parameters
+    would stay in the cache."""
 
     def __init__(
         self,
@@ -174,15 +192,17 @@ class DeviceClock:
         *,
         kept: bool,
         trusted: bool,
-        retained: int,
+        exhibit: Exhibit,
     ):
         self.contender, self._fresh, self._eviction, self._kept, self._trusted = (
             contender, fresh, eviction, kept, trusted)  # fmt: skip
         self._ring = contender.bench.runner.ring
-        self._flags = protocol.MIX | (protocol.RETAIN if kept else 0)
-        self._retained = retained
+        self._turns, self._retained = exhibit.cold_turns, exhibit.retained
+        self._evict = protocol.EVICT if self._turns == 0 else 0
         self.cost_s = 0.0
         self.step_s = 0.0
+        self._gap_s = _LAUNCH_S
+        """By how much launching a step may take longer than the device needs for it."""
 
     def warm_up(self, plan: Plan) -> None:
         """Warm up, and learn what one step of a chain costs."""
@@ -192,16 +212,21 @@ class DeviceClock:
         torch.cuda.synchronize()
         for step in range(_WARMUPS):
             self._ring(protocol.CALL, CALL_LIMIT_S, number=step % bench.slots)
-        self._null(_SWITCH_STEPS, nonce=1, flags=0)
+        self._lead(_SWITCH_STEPS, nonce=1)
         self._chain(_SETTLE_CALLS, nonce=2)  # the allocator grows here
-        self.step_s = self._chain(_SETTLE_CALLS, nonce=3) / _SETTLE_CALLS
+        self.step_s = self._step_s(_SETTLE_CALLS, nonce=3)
         if self.step_s < _CHAIN_S / _SETTLE_CALLS:
-            self._chain(_MAX_CALLS, nonce=4)
+            self._chain(_STEP_CALLS, nonce=4)
+            self.step_s = self._step_s(_STEP_CALLS, nonce=5)
+        if self.step_s < _CHAIN_S / _STEP_CALLS:
+            self._chain(self._longest(), nonce=6)
 
     def plan(self, plan: Plan, fastest_step_s: float) -> None:
         """How many calls make a chain, the same for all contenders."""
-        plan.calls = max(_MIN_CALLS, min(_MAX_CALLS, round(_CHAIN_S / fastest_step_s)))
-        self.cost_s = (2 * plan.calls + _SWITCH_STEPS) * self.step_s + 3e-3
+        plan.calls = max(_MIN_CALLS, min(self._longest(), round(_CHAIN_S / fastest_step_s)))
+        plan.residue_s = CHAIN_RESIDUE_S
+        self._gap_s = max(_MIX_LAUNCH_S, _LAUNCH_S - fastest_step_s)
+        self.cost_s = plan.calls * self.step_s + _ROUND_S
 
     def sample(self, turn: Round, calls: int, rng: random.Random) -> Sample:
         """One chain on freshly written slots."""
@@ -212,7 +237,7 @@ class DeviceClock:
         self._eviction.reset(rng)
         bench.runner.thaw()
         self._ring(protocol.CALL, CALL_LIMIT_S, number=0)  # warms the code; its values are not yet those of the chain
-        self._null(_SWITCH_STEPS, nonce=turn.nonce + 1, flags=0)
+        self._lead(_SWITCH_STEPS, nonce=turn.nonce + 1)
         chain_s = self._chain(calls, nonce=turn.nonce)
         if not self._kept:
             bench.runner.freeze()
@@ -220,7 +245,7 @@ class DeviceClock:
         keep_s = self._ring(protocol.KEEP, CALL_LIMIT_S, number=turn.kept % self._retained)
         # After its own chain, so that all contenders' chains start alike: a device that has just run 40 evictions more
         # is 5 % faster (measured on an H200 by timing eager against itself).
-        null_s = self._null(calls, nonce=turn.nonce, flags=protocol.MIX) if self._trusted else 0.0
+        null_s = self._null(calls, nonce=turn.nonce) if self._trusted else 0.0
         bench.runner.freeze()
         return Sample(chain_s, keep_s, null_s, turn.nonce, bench.read())
 
@@ -228,10 +253,32 @@ class DeviceClock:
         """Whether the evictions of the last sample took place."""
         return self._eviction.proven()
 
-    def _chain(self, count: int, nonce: int) -> float:
-        self._eviction.asked(nonce, count)
-        return self._ring(protocol.CHAIN, CALL_LIMIT_S, flags=self._flags, count=count, number=nonce)
+    def _longest(self) -> int:
+        """Calls of the longest chain."""
+        return min(_MAX_CALLS, self.contender.bench.slots) if self._turns == 1 else _MAX_CALLS
 
-    def _null(self, count: int, nonce: int, flags: int) -> float:
-        self._eviction.asked(nonce, count)
-        return self._ring(protocol.NULL_CHAIN, CALL_LIMIT_S, flags=flags, count=count, number=nonce)
+    def _step_s(self, count: int, nonce: int) -> float:
+        """Seconds of one step, as a chain of `count` has it."""
+        lead_s = self._lead(self._lead_steps(count), nonce)
+        return max(_SHORTEST_S, (self._chain(count, nonce + 1) - lead_s) / count)
+
+    def _chain(self, count: int, nonce: int) -> float:
+        return self._steps(protocol.CHAIN, protocol.MIX | protocol.RETAIN | self._evict, count, nonce)
+
+    def _null(self, count: int, nonce: int) -> float:
+        """All of a chain but its calls."""
+        return self._steps(protocol.NULL_CHAIN, protocol.MIX | self._evict, count, nonce)
+
+    def _steps(self, command: int, flags: int, count: int, nonce: int) -> float:
+        lead = self._lead_steps(count)
+        self._eviction.asked(nonce, lead, count if self._evict else 0)
+        return self._ring(command, CALL_LIMIT_S, flags=flags, count=count, lead=lead, number=nonce, spin_s=_SPIN_S)
+
+    def _lead(self, count: int, nonce: int) -> float:
+        """Evictions alone."""
+        self._eviction.asked(nonce, count, 0)
+        return self._ring(protocol.NULL_CHAIN, CALL_LIMIT_S, lead=count, number=nonce, spin_s=_SPIN_S)
+
+    def _lead_steps(self, count: int) -> int:
+        """Evictions before a chain of `count` calls."""
+        return _LEAD_STEPS + math.ceil(count * self._gap_s / _EVICTION_S)

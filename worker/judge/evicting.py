@@ -37,8 +37,8 @@ class DeviceEviction:
         handle, fds = self._arena.handle()
         runner.ask({"op": "evict", "arena": handle}, 60, fds)
         self._evictor = eviction.Evictor(self._arena.bytes)
-        self._chains: list[tuple[int, int]] = []
-        """(nonce, steps after the lead-in) of every chain since the last reset."""
+        self._chains: list[tuple[int, int, int]] = []
+        """(nonce, steps of the lead-in, steps after it) of every chain since the last reset."""
         self._seed = 0
 
     def reset(self, rng: random.Random) -> None:
@@ -48,20 +48,20 @@ class DeviceEviction:
         torch.cuda.synchronize()
         self._chains.clear()
 
-    def asked(self, nonce: int, count: int) -> None:
-        """Note that the runner was asked for a chain of `count` steps."""
-        self._chains.append((nonce, count))
-        self._evictor.source = (self._evictor.source + count + eviction.LEAD_STEPS) % 2
+    def asked(self, nonce: int, lead: int, count: int) -> None:
+        """Note that the runner was asked for a chain with `lead` evictions before it and `count` within."""
+        self._chains.append((nonce, lead, count))
+        self._evictor.source = (self._evictor.source + lead + count) % 2
 
     def proven(self) -> bool:
         """Whether the buffer holds what all chains since the last reset make of it."""
         scratch = torch.empty(eviction.BYTES, dtype=torch.uint8, device="cuda:0")
         self._fill(scratch)
         mirror = eviction.Evictor(scratch)
-        taken = sum(count + eviction.LEAD_STEPS for _nonce, count in self._chains)
+        taken = sum(lead + count for _nonce, lead, count in self._chains)
         mirror.source = (self._evictor.source + taken) % 2
-        for nonce, count in self._chains:
-            mirror.lead_in(nonce)
+        for nonce, lead, count in self._chains:
+            mirror.lead_in(nonce, lead)
             for step in range(count):
                 mirror.step(nonce, step)
         return bool(torch.equal(scratch.view(torch.int32), self._arena.bytes[: eviction.BYTES].view(torch.int32)))

@@ -41,6 +41,8 @@ class WorkloadTiming:
     """Against the fastest baseline of this workload."""
     ci95: tuple[float, float]
     samples_us: dict[str, list[float]]
+    residue_us: float = 0.0
+    """By how much a latency may be off in all rounds alike; the interval has been widened for it."""
     sol_us: float | None = None
     """Speed of light: the least time that this device's measured ceilings allow for the least work of a call."""
     sol_fraction: float | None = None

@@ -117,14 +117,25 @@ class Runner:
         except (protocol.PeerClosed, protocol.PeerTimeout, protocol.ProtocolError) as broken:
             raise self._fault(broken, timeout_s, str(message["op"])) from broken
 
-    def ring(self, command: int, timeout_s: float, *, flags: int = 0, count: int = 0, number: int = 0) -> float:
-        """Ring the bell, wait for the answer, and return the seconds between on the judge's clock."""
+    def ring(
+        self,
+        command: int,
+        timeout_s: float,
+        *,
+        flags: int = 0,
+        count: int = 0,
+        lead: int = 0,
+        number: int = 0,
+        spin_s: float = 0.0,
+    ) -> float:
+        """Ring the bell, wait for the answer (so long without sleeping), and return the seconds between on the judge's
+        clock."""
         self._refuse_when_dead()
         try:
             protocol.refuse_surplus(self._bell)
             start = time.perf_counter()
-            protocol.ring_bell(self._bell, command, flags=flags, count=count, number=number)
-            answer = protocol.await_bell(self._bell, timeout_s)
+            protocol.ring_bell(self._bell, command, flags=flags, count=count, lead=lead, number=number)
+            answer = protocol.await_bell(self._bell, timeout_s, spin_s=spin_s)
             elapsed_s = time.perf_counter() - start
             if answer == protocol.OK:
                 return elapsed_s

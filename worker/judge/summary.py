@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import statistics
 from collections.abc import Sequence
 
 from worker.judge import stats
@@ -27,8 +28,10 @@ def summarise(evaluation: Evaluation, timings: Sequence[Timings], device: str) -
     evaluation.speedups = {
         name: stats.geomean([stats.ratio(timed.logs(name, SUBJECT)) for timed in timings]) for name in everywhere
     }
-    best = [timed.logs(timed.fastest(timed.baselines), SUBJECT) for timed in timings]
-    evaluation.ci95 = stats.widened(stats.interval(best, rng), device)
+    rivals = [timed.fastest(timed.baselines) for timed in timings]
+    best = [timed.logs(rival, SUBJECT) for timed, rival in zip(timings, rivals, strict=True)]
+    residues = [timed.residue((rival, SUBJECT)) for timed, rival in zip(timings, rivals, strict=True)]
+    evaluation.ci95 = stats.widened(stats.interval(best, rng), device, statistics.fmean(residues))
     evaluation.checks += _what_was_seen(timings)
 
 
@@ -41,8 +44,9 @@ def _row(timed: Timings, rng: random.Random, device: str) -> WorkloadTiming:
         baselines_us=timed.baselines_us,
         baseline=fastest,
         speedup=stats.ratio(logs),
-        ci95=stats.widened(stats.interval([logs], rng), device),
+        ci95=stats.widened(stats.interval([logs], rng), device, timed.residue((fastest, SUBJECT))),
         samples_us=timed.samples_us,
+        residue_us=timed.residue_us,
     )
 
 

@@ -12,6 +12,7 @@ import contextlib
 import random
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from worker.judge import stats
@@ -66,6 +67,8 @@ class Timings:
     """Lower quartile of what was added to the candidate's samples because its results came late: on a busy machine
     single results do, work that was put off always does."""
     calls: int = 1
+    residue_us: float = 0.0
+    """By how much a call's time may be off in all rounds alike."""
 
     @property
     def baselines(self) -> list[str]:
@@ -80,6 +83,10 @@ class Timings:
     def latency_us(self, name: str) -> float:
         """Median of one contender."""
         return statistics.median(self.samples_us[name])
+
+    def residue(self, names: Sequence[str]) -> float:
+        """`residue_us` as a share of the shortest of these latencies."""
+        return self.residue_us / min(self.latency_us(name) for name in names)
 
     def fastest(self, names: list[str]) -> str:
         """The contender with the smallest median."""
@@ -123,7 +130,7 @@ class Timer:
         if id(runner) not in self._evictions:
             self._evictions[id(runner)] = DeviceEviction(runner)
         eviction, trusted = self._evictions[id(runner)], index == _TRUSTED
-        return DeviceClock(contender, fresh, eviction, kept=kept, trusted=trusted, retained=exhibit.retained)
+        return DeviceClock(contender, fresh, eviction, kept=kept, trusted=trusted, exhibit=exhibit)
 
 
 class _Race:
@@ -231,7 +238,9 @@ class _Race:
         self._active[key] = clock
 
     def _timings(self, rounds: list[list[Sample]]) -> Timings:
-        timings = Timings(self._exhibit.name, checked_outputs=self._checked, calls=self._plan.calls)
+        plan, name = self._plan, self._exhibit.name
+        residue_us = plan.residue_s / plan.calls * 1e6
+        timings = Timings(name, checked_outputs=self._checked, calls=plan.calls, residue_us=residue_us)
         for index, clock in enumerate(self._clocks):
             samples = [samples[index] for samples in rounds]
             seconds = [self._plan.seconds_per_call(sample) for sample in samples]

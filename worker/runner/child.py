@@ -4,8 +4,8 @@ Everything in this process may be rewritten by the candidate. So nothing here is
 expected values and the clock; it sees one-byte answers, sizes that it checks, and raw bytes in the arena.
 
 Control messages: `arena`, `load`, `construct`, `state`, `run`, `hot` and a few more. After `hot` the bell socket takes
-over until QUIT: CALL a model on a slot's inputs, KEEP a result (copy it into the arena), CHAIN n calls on n slots, each
-behind an eviction of the L2 cache, NULL_CHAIN the same without the calls.
+over until QUIT: CALL a model on a slot's inputs, KEEP a result (copy it into the arena), CHAIN n calls going round
+the slots, behind evictions of the L2 cache, NULL_CHAIN the same without the calls.
 """
 
 from __future__ import annotations
@@ -58,6 +58,10 @@ class Subject:
         self.models: dict[str, torch.nn.Module] = {}
         self.calls: dict[str, Callable[..., Any]] = {}
         """What one call is: the model, its compiled form, or forward and backward of either."""
+
+
+_SPIN_S = 0.02
+"""After a command the next one is awaited without sleeping for so long."""
 
 
 class _Slots:
@@ -217,21 +221,23 @@ class Session:
 
     def _serve_bell(self, call: Callable[..., Any], slots: _Slots, outputs: list[torch.Tensor]) -> None:
         receive, send, size, on_device = self.bell.recv, self.bell.send, protocol.BELL.size, self.device != "cpu"
+        spin_s = _SPIN_S if on_device else 0.0  # on a CPU the spinning would take a core from the next call
         synchronize = _SYNCHRONIZE
         results: list[Any] = []
         while True:
-            data = receive(size)
+            data = protocol.spin(self.bell, size, spin_s)
+            data = receive(size) if data is None else data
             if not data:
                 os._exit(0)
-            command, flags, count, number = protocol.BELL.unpack(data)
+            command, flags, count, lead, number = protocol.BELL.unpack(data)
             if command == protocol.CALL:
                 results.clear()  # a caller that drops its result lets the allocator reuse it, as in a training loop
                 results.append(call(*slots.inputs[number]))
             elif command == protocol.CHAIN:
                 results.clear()
-                self._chain(call, slots, results, flags=flags, count=count, nonce=number)
+                self._chain(call, slots, results, flags, count, lead, number)
             elif command == protocol.NULL_CHAIN:
-                self._null_chain(slots, flags=flags, count=count, nonce=number)
+                self._null_chain(slots, flags, count, lead, number)
             elif command == protocol.KEEP:
                 _store(results[number], outputs)
             if on_device:
@@ -241,25 +247,34 @@ class Session:
                 return
 
     def _chain(
-        self, call: Callable[..., Any], slots: _Slots, results: list[Any], *, flags: int, count: int, nonce: int
+        self,
+        call: Callable[..., Any],
+        slots: _Slots,
+        results: list[Any],
+        flags: int,
+        count: int,
+        lead: int,
+        nonce: int,
     ) -> None:
         assert self.evictor is not None, "a chain needs the eviction buffer"
-        self.evictor.lead_in(nonce)
+        self.evictor.lead_in(nonce, lead)
         for step in range(count):
-            self.evictor.step(nonce, step)
+            if flags & protocol.EVICT:
+                self.evictor.step(nonce, step)
             if flags & protocol.MIX:
                 slots.mix(step, nonce)
             place = step % slots.retained if flags & protocol.RETAIN else 0
             results[place : place + 1] = []  # dropped before the call, so that the allocator may use it again
             results.insert(place, call(*slots.at(step)))
 
-    def _null_chain(self, slots: _Slots, *, flags: int, count: int, nonce: int) -> None:
-        if not count:
+    def _null_chain(self, slots: _Slots, flags: int, count: int, lead: int, nonce: int) -> None:
+        if not count + lead:
             return  # a round trip of the bell, on a CPU
         assert self.evictor is not None, "a chain needs the eviction buffer"
-        self.evictor.lead_in(nonce)
+        self.evictor.lead_in(nonce, lead)
         for step in range(count):
-            self.evictor.step(nonce, step)
+            if flags & protocol.EVICT:
+                self.evictor.step(nonce, step)
             if flags & protocol.MIX:
                 slots.mix(step, nonce)
 

@@ -15,9 +15,6 @@ HALF_WORDS = 48 << 20
 BYTES = 2 * 4 * HALF_WORDS
 _SHIFT_WORDS, _SHIFTS = 32, 2048
 """Shifts are multiples of 128 bytes: others cost up to twice the time, because loads cannot be vectorised."""
-LEAD_STEPS = 8
-"""A process that was stopped for some milliseconds takes 200 to 500 us for its first launches, against 30 us later; the
-device would idle meanwhile, and eager against itself came out 5 % slower in one process than in another (H200)."""
 _LEAD_FROM = 1 << 20
 _ADD = torch.add  # taken before a candidate is loaded: a patched torch.add changes nothing here
 
@@ -38,7 +35,7 @@ class Evictor:
         _ADD(source[shift : shift + count], source[:count], out=target[:count])
         self.source = 1 - self.source
 
-    def lead_in(self, nonce: int) -> None:
-        """What every chain begins with: work for the device while the first call is being launched."""
-        for step in range(LEAD_STEPS):
+    def lead_in(self, nonce: int, count: int) -> None:
+        """What every chain begins with: work for the device while the first calls are being launched."""
+        for step in range(count):
             self.step(nonce, _LEAD_FROM + step)

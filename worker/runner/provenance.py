@@ -44,6 +44,7 @@ _held: dict[str, Any] = {}
 def begin(session: _Session, _message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
     """Start recording."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it announces every start on stderr, which is the candidate's log
+    os.environ.setdefault("TEARDOWN_CUPTI", "1")  # left attached, it slows every launch that is timed
     on_device = session.device != "cpu"
     if on_device and "buffer" not in _held:
         _held["buffer"] = torch.empty(_EVICT_BYTES, dtype=torch.uint8, device=session.device)

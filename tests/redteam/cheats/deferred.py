@@ -160,6 +160,8 @@ _LAZY = (
 
 _BELL = (
     cheat("bell-answered-early", 48, "bias_relu", "clock", "A proxy on the bell answers every call before it begins",
+          top=_PROXY + "interpose(SESSION, (b'C', b'B'))", expected=NON_OK, defused=True),
+    cheat("bell-answered-early-slow", 48, "matmul", "clock", "... where the work takes longer than hearing the answer",
           top=_PROXY + "interpose(SESSION, (b'C', b'B'))", expected=NON_OK),
     cheat("bell-all-early", 48, "bias_relu", "clock", "... and every other command too",
           top=_PROXY + "interpose(SESSION, (b'C', b'B', b'K', b'N', b'F'))", expected=NON_OK),
@@ -173,7 +175,7 @@ def serve(self, call, slots, outputs):
     number = 0
     inputs = getattr(slots, "inputs", slots)
     while True:
-        command, _flags, _count, given = protocol.BELL.unpack(self.bell.recv(protocol.BELL.size))
+        command, *_other, given = protocol.BELL.unpack(self.bell.recv(protocol.BELL.size))
         if command == protocol.CALL:
             number = given
         elif command == protocol.KEEP:
