@@ -20,10 +20,11 @@ def cheat(
     top: str = "",
     init: str = "",
     flags: tuple[str, ...] = (),
+    defused: bool = False,
 ) -> Entry:
     """A C++ candidate whose `forward` is `body`; `self.real(...)` in it is the honest result. See `candidate`."""
     source = candidate(problem, body, top=top, init=init, flags=flags)
-    return Entry(name, catalogue, title, problem, "cpp", source, expected, layer)
+    return Entry(name, catalogue, title, problem, "cpp", source, expected, layer, defused=defused)
 
 
 def flaw(
