@@ -19,8 +19,9 @@ from problems.catalog import Domain
 from worker.judge import inputs_index, inputs_real
 
 SPECIAL = "special"
-ENDS = "ends"
-"""For other sizes than the workloads': what a kernel leaves out at the end of a dimension shows."""
+ENDS, OFFSET = "ends", "offset"
+"""For other sizes than the workloads': what a kernel leaves out at the end of a dimension shows, and so does a variance
+over any dimensions that cancels."""
 OWN = "own"
 """The file's own get_inputs: the only family of a problem none of whose arguments may be drawn."""
 
@@ -48,6 +49,7 @@ _PAIRS = {
     "duplicates": _Pair("normal", "duplicates"),
     "edges": _Pair("normal", "edges"),
     ENDS: _Pair("ends", "edges"),
+    OFFSET: _Pair("offset", "uniform"),
     OWN: _Pair("normal", "uniform"),
 }
 FAMILIES = (
@@ -139,7 +141,7 @@ def _special_argument(
 
 def _real(like: torch.Tensor, kind: str, family: str, generator: torch.Generator) -> torch.Tensor:
     if kind == "positive":
-        values = inputs_real.positive(like, family if family in (*_POSITIVE, ENDS) else "normal", generator)
+        values = inputs_real.positive(like, family if family in (*_POSITIVE, ENDS, OFFSET) else "normal", generator)
     elif kind == "unit":
         values = inputs_real.unit(like, family, generator)
     else:

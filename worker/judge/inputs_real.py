@@ -159,6 +159,11 @@ def _ladder(rows: torch.Tensor, limit: float, generator: torch.Generator) -> tor
     return rows.mul_(allowed[place])
 
 
+def _offset(rows: torch.Tensor, limit: float, generator: torch.Generator) -> torch.Tensor:
+    """1e4 + N everywhere: rows of different means, as in `shifted`, hide what a variance over columns loses."""
+    return rows.add_(limit - 8)
+
+
 def _tiny(rows: torch.Tensor, limit: float, generator: torch.Generator) -> torch.Tensor:
     """1e-5 times normal: what 1 + x loses of x shows."""
     return rows.mul_(1e-5)
@@ -250,6 +255,7 @@ _MAKERS: dict[str, Callable[[torch.Tensor, float, torch.Generator], torch.Tensor
     "heavy": _heavy,
     "shifted": _shifted,
     "ladder": _ladder,
+    "offset": _offset,
     "tiny": _tiny,
     "signs": _signs,
     "integers": _integers,

@@ -21,9 +21,11 @@ from worker.judge.verdict import ReferenceFailed
 
 _SIZES = (3, 7, 33, 257)
 """Sizes that no tile divides: odd, just over a warp, just over a block."""
-_MAX_SHAPES, _MAX_PROBES = 8, 12
+_MAX_SHAPES, _MAX_PROBES = 10, 12
 _MAX_GROWTH = 4.0
 """A variant's inputs may be this much larger than the smallest workload's."""
+_GROWN = 1.5
+"""A variant with so many times the bytes of the smallest workload is one that was stretched."""
 _MOVED_UNITS = 8.0
 _CANNOT_HOLD = (RuntimeError, ValueError, IndexError)
 """What drawing values for sizes that a family or a domain cannot hold ends in: such a variant is left out."""
@@ -56,6 +58,8 @@ class Variant:
     cases: tuple[Case, ...]
     shift: int = 0
     """Elements by which every input is misaligned."""
+    compared: bool = True
+    """Whether the reference has results there to compare with."""
 
 
 def make_probes(truth: Truth, base: Case, domains: Mapping[str, Domain], generator: torch.Generator) -> list[Probe]:
@@ -101,12 +105,12 @@ def make_shapes(problem: Problem, smallest: Instance, domains: Mapping[str, Doma
     device = _device_of(smallest)
     found: list[Variant] = []
     rng = random.Random(seed)
-    limit = _MAX_GROWTH * sum(getattr(value, "nbytes", 0) for value in smallest.like) + (1 << 20)
+    size = _size(smallest)
     elements = max((value.numel() for value in smallest.like if isinstance(value, torch.Tensor)), default=1)
     for workload in _resized(smallest.workload, elements, rng):
         if len(found) == _MAX_SHAPES:
             break
-        variant = _shape_variant(problem, workload, device, seed, limit)
+        variant = _shape_variant(problem, workload, device, seed, size)
         if variant is not None:
             found.append(variant)
     return found or _resized_batches(problem, smallest, domains, seed)
@@ -118,7 +122,8 @@ def _device_of(instance: Instance) -> str:
 
 def _resized(workload: Workload, elements: int, rng: random.Random) -> Iterator[Workload]:
     """Every size parameter at one; each of them larger, so that an input of `elements` elements has more than 16 bits
-    can count; the first at zero; then odd sizes at random."""
+    can count; the first at zero; each larger by one, which is even where the workload's is odd; then sizes at random
+    that no tile divides."""
     sizes = {key: value for key, value in workload.params.items() if type(value) is int and value > 1}
     if not sizes:
         return
@@ -128,7 +133,9 @@ def _resized(workload: Workload, elements: int, rng: random.Random) -> Iterator[
     for key, size in sizes.items():
         yield _with_params(workload, {key: times * size + 1})
     yield _with_params(workload, {next(iter(sizes)): 0})
-    others = [(key, size) for key, value in sizes.items() for size in (*_SIZES, value - 1, value + 1) if size != value]
+    for key, size in sizes.items():
+        yield _with_params(workload, {key: size + 1})
+    others = [(key, size) for key, value in sizes.items() for size in (*_SIZES, value - 1) if size != value]
     rng.shuffle(others)
     for key, size in others:
         yield _with_params(workload, {key: size})
@@ -139,35 +146,44 @@ def _with_params(workload: Workload, changes: Mapping[str, Param]) -> Workload:
     return replace(workload, name=f"{workload.name} with {text}", params={**workload.params, **changes})
 
 
-def _shape_variant(problem: Problem, workload: Workload, device: str, seed: int, limit: float) -> Variant | None:
-    """None when the reference does not accept these sizes."""
+def _size(instance: Instance) -> int:
+    """Bytes of one set of inputs."""
+    return sum(getattr(value, "nbytes", 0) for value in instance.like)
+
+
+def _shape_variant(problem: Problem, workload: Workload, device: str, seed: int, smallest: int) -> Variant | None:
+    """None when the reference does not accept these sizes. `smallest`: bytes of the smallest workload's inputs."""
     try:
         instance = problem.instance(workload, device, seed)
-        if sum(getattr(value, "nbytes", 0) for value in instance.like) > limit:
+        if _size(instance) > _MAX_GROWTH * smallest + (1 << 20):
             return None
-        cases = _variant_cases(problem, instance, resolved(problem, instance), device, seed)
+        grown = _size(instance) > _GROWN * smallest
+        return _variant(problem, instance, resolved(problem, instance), device, seed, grown=grown)
     except (ReferenceFailed, *_CANNOT_HOLD):
         return None
-    return Variant(workload.name, instance, cases) if cases else None
 
 
-def _variant_cases(
-    problem: Problem, instance: Instance, domains: Mapping[str, Domain], device: str, seed: int
-) -> tuple[Case, ...]:
+def _variant(
+    problem: Problem, instance: Instance, domains: Mapping[str, Domain], device: str, seed: int, *, grown: bool
+) -> Variant:
     """Rows of all families, and rows of one size with large ends: among rows of 1e4, a maximum that misses the tail of
-    a normal row is not seen. None where the reference has no result at all, as a variance of no rows has none."""
+    a normal row is not seen. A mean of no rows is NaN, and nobody's contract: there a candidate must only survive."""
     generator = torch.Generator(device=device).manual_seed(seed)
     truth = Truth(instance, problem.spec.precision, domains)
-    small = sum(getattr(value, "nbytes", 0) for value in instance.like) <= _BOTH_BYTES
-    cases = []
-    for family in ("mixed", families.ENDS) if small else (families.ENDS,):
-        drawn = families.draw(instance.like, instance.arguments, domains, instance.workload.params, family, generator)
-        cases.append(truth.case(family, drawn))
+    wanted: tuple[str, ...] = (families.ENDS,)
+    if _size(instance) <= _BOTH_BYTES:
+        wanted = ("mixed", families.ENDS, families.OFFSET) if grown else ("mixed", families.ENDS)
+    drawn = [
+        families.draw(instance.like, instance.arguments, domains, instance.workload.params, family, generator)
+        for family in wanted
+    ]
+    cases = [truth.case(family, inputs) for family, inputs in zip(wanted, drawn, strict=True)]
     finite = tuple(case for case in cases if case.finite)
     if finite:
-        return finite
+        return Variant(instance.workload.name, instance, finite)
     own = truth.case(families.OWN, problem.example_inputs(instance, device, seed))
-    return (own,) if all(bool(torch.isfinite(exact).any()) for exact in own.truth if exact.numel()) else ()
+    compared = all(bool(torch.isfinite(exact).any()) for exact in own.truth if exact.numel())
+    return Variant(instance.workload.name, instance, (own,), compared=compared)
 
 
 def _resized_batches(problem: Problem, smallest: Instance, domains: Mapping[str, Domain], seed: int) -> list[Variant]:
@@ -186,11 +202,9 @@ def _resized_batches(problem: Problem, smallest: Instance, domains: Mapping[str,
         name = f"{smallest.workload.name} with a first dimension of {size}"
         instance = replace(smallest, workload=replace(smallest.workload, name=name), like=like)
         try:
-            cases = _variant_cases(problem, instance, domains, first.device.type, seed)
+            found.append(_variant(problem, instance, domains, first.device.type, seed, grown=False))
         except (ReferenceFailed, *_CANNOT_HOLD):
             continue
-        if cases:
-            found.append(Variant(name, instance, cases))
     return found
 
 

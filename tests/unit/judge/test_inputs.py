@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from problems.catalog import Domain
-from worker.judge.inputs import ENDS, FAMILIES, INDEX_FAMILIES, OWN, applicable, draw
+from worker.judge.inputs import ENDS, FAMILIES, INDEX_FAMILIES, OFFSET, OWN, applicable, draw
 
 FINITE = [family for family in FAMILIES if family != "special"]
 
@@ -32,7 +32,7 @@ def test_real_values_are_finite_and_not_those_of_the_example(family: str, dtype:
     assert dtype != torch.float16 or value.abs().max() <= 64
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *INDEX_FAMILIES, ENDS, OWN])
+@pytest.mark.parametrize("family", [*FAMILIES, *INDEX_FAMILIES, ENDS, OFFSET, OWN])
 @pytest.mark.parametrize("shape", [(), (1,), (5,), (1, 7), (3, 1), (2, 3, 4), (0, 4)])
 def test_every_family_takes_every_shape(family: str, shape: tuple[int, ...]) -> None:
     drawn(torch.rand(shape), family)

@@ -28,9 +28,18 @@ class TestTolerance:
         assert tolerance(0.0, 1e-3, torch.float32).threshold > 1e-5
 
     def test_a_family_that_cannot_see_precision_says_so(self) -> None:
-        limit = tolerance(2e-6, 3e-6, torch.float32)
+        limit = tolerance(2e-5, 3e-5, torch.float32)
         assert not limit.sees_precision
-        assert limit.threshold == pytest.approx(1.6e-5)
+        assert limit.threshold == pytest.approx(1.6e-4)
+
+    def test_nearly_equal_numbers_may_be_added_one_by_one(self) -> None:
+        n = 8191
+        terms = torch.exp(1e-5 * normal(n)).float()
+        exact = terms.double() / terms.double().sum()
+        honest = terms / terms.cumsum(0, dtype=torch.float32)[-1]
+        limit = tolerance(0.0, 1e-6, torch.float32)
+        assert slice_error(honest, exact)[0] < limit.threshold < 1e-4
+        assert tolerance(0.0, 0.0, torch.bfloat16).threshold < 2e-2
 
 
 class TestCompare:

@@ -49,7 +49,8 @@ def _refusal(trial: Trial, variant: Variant) -> str | None:
                     return fault.reason
                 trial.record(f"generality/{variant.name}", False, fault.reason)
                 raise Fault(fault.verdict, f"{variant.name}: {fault.reason}", fault.log) from fault
-            judge_case(trial, f"generality/{variant.name}", case, outputs)
+            if variant.compared:
+                judge_case(trial, f"generality/{variant.name}", case, outputs)
         return None
     finally:
         bench.close()
