@@ -16,7 +16,7 @@ from worker.judge import inputs_real
 from worker.judge.exhibits import Exhibit
 from worker.judge.inputs_fresh import Freshener
 from worker.judge.truth import Case
-from worker.runner.mixing import MOST, Mix, Mixer
+from worker.runner.mixing import MOST, SPAN, Mix, Mixer
 from worker.runner.values import tensors_of
 
 _MIX_RANGE = {"real": (-2.0, 2.0), "positive": (0.1, 2.0), "unit": (0.1, 0.9)}
@@ -62,7 +62,7 @@ class Fresh:
 
 
 def _mix_of(exhibit: Exhibit) -> Mix | None:
-    """The largest contiguous float input that may be drawn: one element of every row of it arrives with the call."""
+    """The largest contiguous float input that may be drawn: elements of its rows arrive with the call."""
     tensors = []
     index = 0
     for name, value in zip(exhibit.instance.arguments, exhibit.instance.like, strict=True):
@@ -76,7 +76,7 @@ def _mix_of(exhibit: Exhibit) -> Mix | None:
     _size, index, tensor, kind = max(tensors, key=lambda item: item[:2])
     stride = tensor.shape[-1] if tensor.shape[-1] > 1 else max(1, tensor.numel() // 64)
     low, high = _MIX_RANGE[kind]
-    return Mix(index, max(stride, -(-tensor.numel() // MOST)), low, high)
+    return Mix(index, max(stride, -(-min(tensor.numel(), SPAN) // MOST)), low, high)
 
 
 def _mixable(value: Any, kind: str) -> bool:

@@ -208,7 +208,7 @@ def test_results_are_kept_run_by_run_and_part_by_part(tmp_path: Path) -> None:
 
 def test_aa_reads_eager_and_the_candidate_from_a_report() -> None:
     samples = {"eager": [2.0] * 9, "candidate": [1.0] * 9, "compile": [0.1] * 9}
-    report = {"verdict": "ok", "reason": "", "workloads": [{"name": "even", "samples_us": samples}]}
+    report = {"verdict": "ok", "reason": "", "workloads": [{"name": "even", "samples_us": samples, "residue_us": 0.0}]}
     run = run_of(report, "cuda:0")
     assert run["ratio"] == pytest.approx(2.0)
     assert set(run["workloads"]["even"]["samples_us"]) == {"eager", "candidate"}
