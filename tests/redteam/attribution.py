@@ -26,6 +26,7 @@ _BY_REASON = (
     ("of a timed call is wrong", "timed_outputs"),
     ("the runner did not do as told", "clock"),
     ("did not evict", "clock"),
+    ("by whom it is answered", "clock"),
     ("ContractError", "contract"),
     ("is not Python", "intake"),
     ("defines no class ModelNew", "intake"),

@@ -161,7 +161,7 @@ _LAZY = (
 
 _BELL = (
     cheat("bell-answered-early", 48, "bias_relu", "clock", "A proxy on the bell answers every call before it begins",
-          top=_PROXY + "interpose(SESSION, (b'C', b'B'))", expected=NON_OK, defused=True),
+          top=_PROXY + "interpose(SESSION, (b'C', b'B'))", expected=NON_OK),
     cheat("bell-all-early", 48, "bias_relu", "clock", "... and every other command too",
           top=_PROXY + "interpose(SESSION, (b'C', b'B', b'K', b'N', b'F'))", expected=NON_OK),
     cheat("bell-one-ahead", 48, "bias_relu", "clock", "One stray success: every answer belongs to the command before",

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from worker.judge import quiet
+from worker.judge.bell_reader import peer_inode, waits_on
 from worker.judge.bench import Workbench
 from worker.judge.pointers import Artefacts, Process, Unreadable, Whose
 from worker.judge.sessions import Runner
@@ -30,7 +31,7 @@ from worker.judge.trial import SUBJECT, Trial
 from worker.judge.verdict import Fault, Verdict
 from worker.runner import protocol
 
-NAME = "own kernel share, sampled"
+NAME, BELL = "own kernel share, sampled", "clock, by whom it is answered"
 _BUDGET_S, _LONGEST_S, _ENOUGH, _ROUNDS = 0.2, 3.0, 64, 4
 """Seconds of calls per workload, or one call where that is longer; samples that count until it is over sooner; and how
 often as many seconds are added while as many samples are foreign as own: a BLAS call of 40 us is mostly waited for."""
@@ -124,6 +125,8 @@ def take(runner: Runner, bench: Workbench, built: Artefacts, rng: random.Random,
     bench.heat(SUBJECT, None)
     caller = _Caller(runner)
     try:
+        if _interposed(runner):
+            raise Fault(Verdict.SUSPICIOUS, f"{BELL}: something stands between the runner and the judge's calls")
         caller.start()
         while caller.fault is None and census.wants_more(budget_s):
             _sample(runner, built, census, rng.uniform(0.5, 1.5) * pause_s)
@@ -136,6 +139,15 @@ def take(runner: Runner, bench: Workbench, built: Artefacts, rng: random.Random,
         raise caller.fault
     census.calls = caller.calls
     return census
+
+
+def _interposed(runner: Runner) -> bool:
+    """Whether somebody else than the runner's own loop reads the bell. Raises Unreadable."""
+    bell, pid = peer_inode(runner._bell), quiet.runner_of(runner._pid)
+    try:
+        return bell is not None and pid is not None and not waits_on(pid, bell)
+    except OSError as closed:
+        raise Unreadable(f"/proc/PID/syscall: {closed.strerror}") from closed
 
 
 def _sample(runner: Runner, built: Artefacts, census: Census, pause_s: float) -> None:
@@ -172,6 +184,7 @@ class _Caller(threading.Thread):
             self.fault = fault
 
     def finish(self) -> None:
-        """Wait for the call in progress."""
+        """Wait for the call in progress, if it was started."""
         self._over.set()
-        self.join()
+        if self.ident is not None:
+            self.join()

@@ -1,0 +1,1 @@
+"""The corpus's own machinery: verdicts, files, defused attacks."""
