@@ -11,7 +11,6 @@ runner, never in the candidate's.
 
 from __future__ import annotations
 
-import math
 import random
 import statistics
 import time
@@ -29,17 +28,13 @@ from worker.runner import protocol
 CALL_LIMIT_S = 60.0
 _WARMUPS = 3
 _CHAIN_S = 16e-3
-"""Seconds of work in one chain. Starting and ending one takes some 80 us, give or take 15 us (H200), and its evictions
-are as long in the null chain but for 20 us."""
-CHAIN_RESIDUE_S = 20e-6
-"""What subtracting the null chain leaves, a whole race long: the eviction buffers of two runners differ by 0.3 % in
-speed (H200), because they lie elsewhere."""
-_LEAD_STEPS, _EVICTION_S = 8, 100e-6
+"""Seconds of work in one chain. Starting and ending one takes some 80 us, give or take 15 us (H200)."""
+_RESIDUE_S, _CHAIN_RESIDUE_S = 1e-6, 20e-6
+"""What subtracting the null chain leaves of an eviction and of a chain, a whole race long: the eviction buffers of two
+runners lie elsewhere and differ by up to 1 % in speed (H200)."""
+_LEAD_STEPS = 12
 """Evictions before a chain: a process that was stopped for some milliseconds takes 200 to 500 us for its first
 launches, against 30 us later, and without them the device would idle meanwhile."""
-_LAUNCH_S, _MIX_LAUNCH_S = 45e-6, 12e-6
-"""A call is launched in 35 us by Python, a mixing in 10. More evictions make up for it: neither a chain of small
-kernels nor the null chain ever waits for launching."""
 _MIN_CALLS, _MAX_CALLS, _SETTLE_CALLS, _STEP_CALLS = 4, 256, 4, 32
 _SWITCH_STEPS = 24
 """The first work after the device served another context (the judge wrote values) takes 1 to 2 ms longer on an H200, as
@@ -91,7 +86,7 @@ class Plan:
     """What KEEP took the trusted contender."""
     null_s: list[float] = field(default_factory=list)
     residue_s: float = 0.0
-    """What may be left of a chain's overhead after subtracting it, in all rounds alike."""
+    """What may be left of a call's overhead after subtracting it, in all rounds alike."""
 
     def seconds_per_call(self, sample: Sample) -> float:
         """A sample without what the trusted contender needs for anything but the calls."""
@@ -181,8 +176,7 @@ class HostClock:
 
 
 class DeviceClock:
-    """Times one contender on a GPU: chains of calls, going round the slots; each behind an eviction, if its parameters
-    would stay in the cache."""
+    """Times one contender on a GPU: chains of calls, each on its own slot and behind an eviction."""
 
     def __init__(
         self,
@@ -197,12 +191,9 @@ class DeviceClock:
         self.contender, self._fresh, self._eviction, self._kept, self._trusted = (
             contender, fresh, eviction, kept, trusted)  # fmt: skip
         self._ring = contender.bench.runner.ring
-        self._turns, self._retained = exhibit.cold_turns, exhibit.retained
-        self._evict = protocol.EVICT if self._turns == 0 else 0
+        self._retained = exhibit.retained
         self.cost_s = 0.0
         self.step_s = 0.0
-        self._gap_s = _LAUNCH_S
-        """By how much launching a step may take longer than the device needs for it."""
 
     def warm_up(self, plan: Plan) -> None:
         """Warm up, and learn what one step of a chain costs."""
@@ -219,13 +210,12 @@ class DeviceClock:
             self._chain(_STEP_CALLS, nonce=4)
             self.step_s = self._step_s(_STEP_CALLS, nonce=5)
         if self.step_s < _CHAIN_S / _STEP_CALLS:
-            self._chain(self._longest(), nonce=6)
+            self._chain(_calls_of(self.step_s), nonce=6)
 
     def plan(self, plan: Plan, fastest_step_s: float) -> None:
         """How many calls make a chain, the same for all contenders."""
-        plan.calls = max(_MIN_CALLS, min(self._longest(), round(_CHAIN_S / fastest_step_s)))
-        plan.residue_s = CHAIN_RESIDUE_S
-        self._gap_s = max(_MIX_LAUNCH_S, _LAUNCH_S - fastest_step_s)
+        plan.calls = _calls_of(fastest_step_s)
+        plan.residue_s = _RESIDUE_S + _CHAIN_RESIDUE_S / plan.calls
         self.cost_s = plan.calls * self.step_s + _ROUND_S
 
     def sample(self, turn: Round, calls: int, rng: random.Random) -> Sample:
@@ -253,32 +243,30 @@ class DeviceClock:
         """Whether the evictions of the last sample took place."""
         return self._eviction.proven()
 
-    def _longest(self) -> int:
-        """Calls of the longest chain."""
-        return min(_MAX_CALLS, self.contender.bench.slots) if self._turns == 1 else _MAX_CALLS
-
     def _step_s(self, count: int, nonce: int) -> float:
         """Seconds of one step, as a chain of `count` has it."""
-        lead_s = self._lead(self._lead_steps(count), nonce)
+        lead_s = self._lead(_LEAD_STEPS, nonce)
         return max(_SHORTEST_S, (self._chain(count, nonce + 1) - lead_s) / count)
 
     def _chain(self, count: int, nonce: int) -> float:
-        return self._steps(protocol.CHAIN, protocol.MIX | protocol.RETAIN | self._evict, count, nonce)
+        return self._steps(protocol.CHAIN, protocol.MIX | protocol.RETAIN, count, nonce)
 
     def _null(self, count: int, nonce: int) -> float:
         """All of a chain but its calls."""
-        return self._steps(protocol.NULL_CHAIN, protocol.MIX | self._evict, count, nonce)
+        return self._steps(protocol.NULL_CHAIN, protocol.MIX, count, nonce)
 
     def _steps(self, command: int, flags: int, count: int, nonce: int) -> float:
-        lead = self._lead_steps(count)
-        self._eviction.asked(nonce, lead, count if self._evict else 0)
-        return self._ring(command, CALL_LIMIT_S, flags=flags, count=count, lead=lead, number=nonce, spin_s=_SPIN_S)
+        self._eviction.asked(nonce, _LEAD_STEPS, count)
+        return self._ring(
+            command, CALL_LIMIT_S, flags=flags, count=count, lead=_LEAD_STEPS, number=nonce, spin_s=_SPIN_S
+        )
 
     def _lead(self, count: int, nonce: int) -> float:
         """Evictions alone."""
         self._eviction.asked(nonce, count, 0)
         return self._ring(protocol.NULL_CHAIN, CALL_LIMIT_S, lead=count, number=nonce, spin_s=_SPIN_S)
 
-    def _lead_steps(self, count: int) -> int:
-        """Evictions before a chain of `count` calls."""
-        return _LEAD_STEPS + math.ceil(count * self._gap_s / _EVICTION_S)
+
+def _calls_of(step_s: float) -> int:
+    """How many steps make a chain."""
+    return max(_MIN_CALLS, min(_MAX_CALLS, round(_CHAIN_S / step_s)))

@@ -18,14 +18,11 @@ from worker.judge.problem import Instance, Problem
 from worker.judge.truth import Case, Truth, prepare_cases
 
 _HOST_SLOTS = 3
-_MIN_DEVICE_SLOTS, _MAX_DEVICE_SLOTS, _MOST_RETAINED = 4, 256, 64
+_MIN_DEVICE_SLOTS, _MAX_DEVICE_SLOTS = 4, 64
 _SLOT_SHARE, _RETAIN_SHARE = 1 / 128, 1 / 16
 """Shares of the device's memory for one bench's slots and for a chain's results. On an H200 1.1 GB of slots are 18
 times its L2: neither a persisting window nor a cache in the candidate finds inputs again. Results of 8.8 GB: the judge
 asks for any one of them when the chain is over."""
-_CACHES_PASSED, _WARM_SHARE = 4, 1 / 8
-"""Inputs of other calls that pass through the cache between two turns of one slot, in sizes of the cache; parameters
-stay in it, which may not matter: at most this share of the inputs' bytes."""
 _CASES, _CASES_LARGE = 11, 3
 _LARGE_BYTES = {"cpu": 8 << 20, "cuda:0": 256 << 20}
 """Inputs above this get two cases: the fp64 truth of one 32 MiB workload costs 0.5 s on two cores."""
@@ -60,32 +57,17 @@ class Exhibit:
         return max(_MIN_DEVICE_SLOTS, min(_MAX_DEVICE_SLOTS, fitting))
 
     @property
-    def cold_turns(self) -> int | None:
-        """How often a chain of calls may turn to a slot and find nothing of it in a GPU's cache, if the cache was empty
-        at the start: 0 (parameters would stay in it), 1 (all slots together fit into it), None (any number)."""
-        parameters = sum(tensor.nbytes for tensor in self.instance.model.state_dict().values())
-        if parameters > _WARM_SHARE * self.input_bytes:
-            return 0
-        passing = (self.slots - 1) * self.input_bytes
-        return None if passing >= _CACHES_PASSED * self._cache_bytes() else 1
-
-    @property
     def retained(self) -> int:
         """How many results of a chain are held to its end."""
         fitting = int(_RETAIN_SHARE * self._device_bytes()) // max(1, self.output_bytes)
-        return max(1, min(_MOST_RETAINED, fitting))
+        return max(1, min(_MAX_DEVICE_SLOTS, fitting))
 
     def _device_bytes(self) -> int:
         """Memory of the GPU; 0 on a CPU."""
-        return int(torch.cuda.get_device_properties(0).total_memory) if self._on_device() else 0
-
-    def _cache_bytes(self) -> int:
-        """The GPU's last cache."""
-        return int(torch.cuda.get_device_properties(0).L2_cache_size)
-
-    def _on_device(self) -> bool:
         first = next((value for value in self.instance.like if isinstance(value, torch.Tensor)), None)
-        return first is not None and first.device.type != "cpu"
+        if first is None or first.device.type == "cpu":
+            return 0
+        return int(torch.cuda.get_device_properties(0).total_memory)
 
     @property
     def output_bytes(self) -> int:

@@ -52,7 +52,7 @@ def widened(interval: tuple[float, float], device: str, residue: float = 0.0) ->
     """An interval of a ratio, with what resampling cannot see, because it is alike in all rounds: two runs of the same
     code differ in where their memory lies, for as long as they live, and so do their overheads by `residue`, a share of
     the latency."""
-    share = _PLACEMENT["cpu" if device == "cpu" else "cuda"] + residue
+    share = math.hypot(_PLACEMENT["cpu" if device == "cpu" else "cuda"], residue)
     return interval[0] / (1 + share), interval[1] * (1 + share)
 
 

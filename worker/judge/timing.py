@@ -239,7 +239,7 @@ class _Race:
 
     def _timings(self, rounds: list[list[Sample]]) -> Timings:
         plan, name = self._plan, self._exhibit.name
-        residue_us = plan.residue_s / plan.calls * 1e6
+        residue_us = plan.residue_s * 1e6
         timings = Timings(name, checked_outputs=self._checked, calls=plan.calls, residue_us=residue_us)
         for index, clock in enumerate(self._clocks):
             samples = [samples[index] for samples in rounds]

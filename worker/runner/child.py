@@ -4,8 +4,8 @@ Everything in this process may be rewritten by the candidate. So nothing here is
 expected values and the clock; it sees one-byte answers, sizes that it checks, and raw bytes in the arena.
 
 Control messages: `arena`, `load`, `construct`, `state`, `run`, `hot` and a few more. After `hot` the bell socket takes
-over until QUIT: CALL a model on a slot's inputs, KEEP a result (copy it into the arena), CHAIN n calls going round
-the slots, behind evictions of the L2 cache, NULL_CHAIN the same without the calls.
+over until QUIT: CALL a model on a slot's inputs, KEEP a result (copy it into the arena), CHAIN n calls on n slots, each
+behind an eviction of the L2 cache, NULL_CHAIN the same without the calls.
 """
 
 from __future__ import annotations
@@ -259,8 +259,7 @@ class Session:
         assert self.evictor is not None, "a chain needs the eviction buffer"
         self.evictor.lead_in(nonce, lead)
         for step in range(count):
-            if flags & protocol.EVICT:
-                self.evictor.step(nonce, step)
+            self.evictor.step(nonce, step)
             if flags & protocol.MIX:
                 slots.mix(step, nonce)
             place = step % slots.retained if flags & protocol.RETAIN else 0
@@ -273,8 +272,7 @@ class Session:
         assert self.evictor is not None, "a chain needs the eviction buffer"
         self.evictor.lead_in(nonce, lead)
         for step in range(count):
-            if flags & protocol.EVICT:
-                self.evictor.step(nonce, step)
+            self.evictor.step(nonce, step)
             if flags & protocol.MIX:
                 slots.mix(step, nonce)
 

@@ -1,7 +1,7 @@
 """Evicting a GPU's L2 cache in a way that leaves proof.
 
-Every step adds a buffer to a shifted copy of itself into its other half: 192 MB are read and 192 MB written, each three
-times an H200's L2 (60 MB). The judge owns the memory, sets its contents, and can repeat the steps: a runner that skips
+Every step adds a buffer to a shifted copy of itself into its other half: 128 MB are read and 128 MB written, each twice
+an H200's L2 (60 MB). The judge owns the memory, sets its contents, and can repeat the steps: a runner that skips
 one, or sleeps instead, is found out. Several steps cannot be merged into one pass, because each needs its neighbours'
 results of the step before.
 """
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import torch
 
-HALF_WORDS = 48 << 20
-"""int32 words in one half: 192 MB."""
+HALF_WORDS = 32 << 20
+"""int32 words in one half: 128 MB."""
 BYTES = 2 * 4 * HALF_WORDS
 _SHIFT_WORDS, _SHIFTS = 32, 2048
 """Shifts are multiples of 128 bytes: others cost up to twice the time, because loads cannot be vectorised."""

@@ -25,9 +25,8 @@ BELL = struct.Struct("!BBHHI")  # command, flags, count, evictions before a chai
 
 # Bell commands. The runner answers each with one byte: OK, or FAILED followed by a message on the control socket.
 CALL, KEEP, CHAIN, NULL_CHAIN, QUIT = b"CKBNQ"
-MIX, RETAIN, EVICT = 1, 2, 4
-"""Flags of a chain: write fresh values into each slot before its call; hold all results until the next command; evict
-the cache before each call."""
+MIX, RETAIN = 1, 2
+"""Flags of a chain: write fresh values into each slot before its call; hold all results until the next command."""
 OK, FAILED = b"\x00", b"\x01"
 
 

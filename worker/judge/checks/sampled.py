@@ -31,7 +31,7 @@ from worker.judge.trial import SUBJECT, Trial
 from worker.judge.verdict import Fault, Verdict
 from worker.runner import protocol
 
-NAME, BELL = "own kernel share, sampled", "clock, by whom it is answered"
+NAME, BELL, LATE = "own kernel share, sampled", "clock, by whom it is answered", "late results, sampled"
 _BUDGET_S, _LONGEST_S, _ENOUGH, _ROUNDS = 0.2, 3.0, 64, 4
 """Seconds of calls per workload, or one call where that is longer; samples that count until it is over sooner; and how
 often as many seconds are added while as many samples are foreign as own: a BLAS call of 40 us is mostly waited for."""
@@ -41,6 +41,7 @@ _GLUE_US, _BACKWARD_US = 10.0, 30.0
 13 us, seen); filling tensors comes on top as the list has it."""
 _DOUBTFUL = 4
 _Z, _FEWEST = 3.0, 8
+_MOST_LATE = 2
 _CALL_LIMIT_S = 60.0
 
 
@@ -54,17 +55,21 @@ class Census:
     stops: int = 0
     ran_s: float = 0.0
     calls: int = 0
+    late: int = 0
+    """Stops at which own code ran while a result was being copied, after its call was over."""
 
-    def add(self, threads: Sequence[tuple[Whose, str]]) -> None:
-        """Count one stop."""
+    def add(self, threads: Sequence[tuple[Whose, str]], *, over: bool = False) -> None:
+        """Count one stop. `over`: between a call's end and the next call's begin."""
+        own = sum(whose is Whose.OWN for whose, _name in threads)
         self.stops += 1
-        self.own += sum(whose is Whose.OWN for whose, _name in threads)
+        self.own += own
+        self.late += over and own > 0
         self.foreign.update(name for whose, name in threads if whose is Whose.FOREIGN)
 
     def wants_more(self, budget_s: float) -> bool:
         """Whether to go on, where a round takes `budget_s` seconds."""
         foreign = self.foreign.total()
-        rounds = _ROUNDS if foreign >= max(_DOUBTFUL, self.own) else 1
+        rounds = _ROUNDS if foreign >= max(_DOUBTFUL, self.own) or self.late else 1
         return self.ran_s < rounds * budget_s and self.own + foreign < rounds * _ENOUGH
 
     def beyond(self, glue_us: float) -> float:
@@ -93,6 +98,9 @@ def check(trial: Trial, artefacts: Sequence[Path], listed: Mapping[str, tuple[fl
             trial.record(NAME, True, f"not sampled on this machine: {closed}", sampled="no")
             return
         beyond = census.beyond(glue_us)
+        if census.late > _MOST_LATE:
+            reason = f"{name}: the candidate's code was found at work {census.late} times after a call was over"
+            raise trial.refuse(LATE, Verdict.SUSPICIOUS, reason, late_samples=census.late, own_samples=census.own)
         least = least_share(beyond, census.own)
         figures |= {f"own_samples/{name}": census.own, f"foreign_samples/{name}": round(beyond, 1)}
         if least > 1 - required:
@@ -129,7 +137,7 @@ def take(runner: Runner, bench: Workbench, built: Artefacts, rng: random.Random,
             raise Fault(Verdict.SUSPICIOUS, f"{BELL}: something stands between the runner and the judge's calls")
         caller.start()
         while caller.fault is None and census.wants_more(budget_s):
-            _sample(runner, built, census, rng.uniform(0.5, 1.5) * pause_s)
+            _sample(runner, caller, built, census, rng.uniform(0.5, 1.5) * pause_s)
     finally:
         runner.thaw()
         caller.finish()
@@ -150,11 +158,12 @@ def _interposed(runner: Runner) -> bool:
         raise Unreadable(f"/proc/PID/syscall: {closed.strerror}") from closed
 
 
-def _sample(runner: Runner, built: Artefacts, census: Census, pause_s: float) -> None:
+def _sample(runner: Runner, caller: _Caller, built: Artefacts, census: Census, pause_s: float) -> None:
     started = time.perf_counter()
     time.sleep(pause_s)
     runner.freeze()
     census.ran_s += time.perf_counter() - started
+    over = caller.over  # of the moment in which it was stopped: what comes in now was answered before
     threads: list[tuple[Whose, str]] = []
     try:
         for pid in quiet.runner_tree(runner._pid):
@@ -162,7 +171,7 @@ def _sample(runner: Runner, built: Artefacts, census: Census, pause_s: float) ->
                 threads += Process(pid, built).threads()
     finally:
         runner.thaw()
-    census.add(threads)
+    census.add(threads, over=over and caller.over)
 
 
 class _Caller(threading.Thread):
@@ -170,21 +179,26 @@ class _Caller(threading.Thread):
 
     def __init__(self, runner: Runner) -> None:
         super().__init__(daemon=True)
-        self._runner, self._over = runner, threading.Event()
+        self._runner, self._done = runner, threading.Event()
+        self.over = False
+        """Whether the last call was said to be over, and its result is being copied."""
         self.calls = 0
         self.fault: Fault | None = None
 
     def run(self) -> None:
-        """Ring the bell as a timed call does."""
+        """Ring the bell as timing does: a call, and at once its result."""
         try:
-            while not self._over.is_set():
+            while not self._done.is_set():
+                self.over = False
                 self._runner.ring(protocol.CALL, _CALL_LIMIT_S, number=0)
+                self.over = True
+                self._runner.ring(protocol.KEEP, _CALL_LIMIT_S)
                 self.calls += 1
         except Fault as fault:
             self.fault = fault
 
     def finish(self) -> None:
         """Wait for the call in progress, if it was started."""
-        self._over.set()
+        self._done.set()
         if self.ident is not None:
             self.join()
