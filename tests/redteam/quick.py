@@ -1,4 +1,4 @@
-"""The part of the corpus for every day: two problems, because each costs its truths and its compiled baselines (25 s)."""
+"""The part of the corpus for every day: two problems, because each costs its truths and compiled baselines (25 s)."""
 
 from __future__ import annotations
 

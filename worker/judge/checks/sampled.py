@@ -163,15 +163,14 @@ def _sample(runner: Runner, caller: _Caller, built: Artefacts, census: Census, p
     time.sleep(pause_s)
     runner.freeze()
     census.ran_s += time.perf_counter() - started
-    over = caller.over  # of the moment in which it was stopped: what comes in now was answered before
     threads: list[tuple[Whose, str]] = []
     try:
         for pid in quiet.runner_tree(runner._pid):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 threads += Process(pid, built).threads()
+        census.add(threads, over=caller.over)  # by now an answer that was given before the stop has come in
     finally:
         runner.thaw()
-    census.add(threads, over=over and caller.over)
 
 
 class _Caller(threading.Thread):
