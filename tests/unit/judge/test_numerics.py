@@ -159,3 +159,16 @@ def test_rows_that_many_ids_hit_are_a_slice_and_a_growing_error_is_named() -> No
     assert not found.passed
     assert "accumulate it in float32" in found.reason
     assert "accumulate" not in compare(wrong, truth, right, limit).reason
+
+
+def test_where_eager_is_nan_without_need_the_number_nan_and_zero_are_right() -> None:
+    truth = normal(32, 64)
+    eager = truth.float()
+    eager[3] = math.nan
+    for value, right in ((math.nan, True), (0.0, True), (7.0, False)):
+        output = truth.float()
+        output[3] = value
+        assert compare(output, truth, eager, FP32).passed == right
+    zeros = truth.float()
+    zeros[4] = 0.0
+    assert not compare(zeros, truth, eager, FP32).passed
