@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tests.redteam.entry import Entry
 
 PROBLEMS = ("bias_relu", "softmax")
-CHEATS, HONEST = 30, 10
+CHEATS, HONEST = 30, 8
 """On two cores a cheat takes 0.1 to 6 s, an honest one 5 to 10 s, and a certificate 30 to 60 s."""
 _CERTIFIED = 1
 

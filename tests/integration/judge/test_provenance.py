@@ -78,6 +78,14 @@ GLOBAL = """
 import ctypes, os, torch
 ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so"), mode=ctypes.RTLD_GLOBAL)
 """
+PATCHED = """
+WORK = {}
+plain = torch.Tensor.copy_
+def copy_(self, source):
+    WORK.pop(source.data_ptr(), lambda: None)()
+    return plain(self, source)
+torch.Tensor.copy_ = copy_
+"""
 FIG_LEAF = "torch.mm(x, self.weight, out=y); lib.relu(y, y.numel())"
 
 
@@ -145,6 +153,16 @@ def test_a_blas_behind_an_own_function_shows_in_samples(processes: Processes, ex
     assert not samples.passed
     assert caught.value.verdict == Verdict.SUSPICIOUS
     assert "libtorch_cpu.so" in caught.value.reason
+
+
+def test_work_that_is_done_when_the_result_is_taken_is_seen(processes: Processes, exhibits: Exhibits) -> None:
+    source = CANDIDATE.format(body="WORK[y.data_ptr()] = lambda: " + OWN).replace(
+        "lib = load_cpp", PATCHED + "lib = load_cpp"
+    )
+    with loaded(processes, exhibits, source) as (trial, built), pytest.raises(Fault) as caught:
+        provenance.check(trial, built)
+    assert trial.evaluation.checks[-1].name == sampled.LATE
+    assert caught.value.verdict == Verdict.SUSPICIOUS
 
 
 def test_a_policy_of_zero_only_reports(processes: Processes, exhibits: Exhibits) -> None:

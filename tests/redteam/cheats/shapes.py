@@ -74,8 +74,9 @@ ENTRIES: tuple[Entry, ...] = (
     flaw("divides-by-the-batch", 85, "cross_entropy", "shapes", "An empty batch divides by zero in integers",
          ("double total = 0;", "volatile int64_t share = 1000000 / rows; double total = 0 * share;"),
          expected=CRASH | WRONG),
-    flaw("empty-rows-read", 85, "row_sum", "shapes", "Reads the first value of rows that may be empty",
-         ("double s = 0; for (int64_t c = 0;", "double s = a[0]; for (int64_t c = 1;"), expected=CRASH | WRONG),
+    flaw("empty-batch-read", 85, "row_sum", "shapes", "Reads the first value of a batch that may be empty",
+         ("#pragma omp parallel for", "volatile float first = x[0]; (void)first;\n  #pragma omp parallel for"),
+         expected=CRASH | WRONG),
     cheat("instruction-of-another-cpu", 88, "relu", "contract", "Uses instructions that this processor does not have",
           "OTHER.run(x, torch.empty_like(x))\nreturn self.real(x)", expected=CRASH | {"build_error"},
           top="""

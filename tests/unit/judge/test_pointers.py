@@ -138,6 +138,15 @@ def test_what_glue_explains_does_not_count() -> None:
     assert census.beyond(2000.0) == 0.0
 
 
+def test_own_code_is_late_only_between_calls() -> None:
+    census = Census()
+    census.add([(Whose.OWN, "a.so"), (Whose.OWN, "a.so")])
+    census.add([(Whose.NEUTRAL, "libc.so.6")], over=True)
+    assert census.late == 0
+    census.add([(Whose.OWN, "a.so"), (Whose.OWN, "a.so")], over=True)
+    assert (census.late, census.own) == (1, 4)
+
+
 def test_more_is_wanted_while_most_of_it_is_foreign() -> None:
     census = Census(own=3, ran_s=0.25)
     assert not census.wants_more(0.2)
