@@ -60,9 +60,9 @@ def forward(self, x):
 
 def python_candidate(
     id: str, title: str, forward: str = PLAIN, *, head: str = "", top: str = "", init: str = "",
-    load: str = "lib = load_cpp(SOURCE)",
+    load: str = "lib = load_cpp(SOURCE)", share: float = 0.9,
 ) -> Entry:  # fmt: skip
-    """A candidate for `bias_relu` that differs from a plain one in its Python."""
+    """A candidate for `bias_relu` that differs from a plain one in its Python. `share`: the job's policy."""
     holes = {
         "HEAD": head,
         "LOAD": textwrap.dedent(load).strip(),
@@ -73,7 +73,7 @@ def python_candidate(
     source = _MODULE
     for hole, text in holes.items():
         source = source.replace(hole, text, 1)
-    return entry(f"python-{id}", title, "bias_relu", source)
+    return entry(f"python-{id}", title, "bias_relu", source, share=share)
 
 
 CALL = "lib.bias_relu(x, self.bias, out, *sizes(x, self.bias))\n    return out\n"

@@ -23,7 +23,8 @@ ENTRIES = (
     ),
     python_candidate(
         "workspace-buffer",
-        "A non-persistent buffer as a workspace, grown when needed",
+        "A non-persistent buffer as a workspace, grown when needed; torch's copy of it is 12 % of the time and more",
+        share=0.5,
         init="""
     self.register_buffer("work", torch.empty(0), persistent=False)
     """,
@@ -38,7 +39,8 @@ ENTRIES = (
     ),
     python_candidate(
         "weak-workspaces",
-        "Workspaces in a weak dictionary, keyed by the module",
+        "Workspaces in a weak dictionary, keyed by the module; torch copies the result out",
+        share=0.5,
         head="import weakref",
         top="work = weakref.WeakKeyDictionary()",
         forward="""
