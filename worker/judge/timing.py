@@ -179,12 +179,13 @@ class _Race:
         return max(_MIN_ROUNDS, min(self._pace.max_rounds, int(budget_s / per_round_s)))
 
     def _too_wide(self, rounds: list[list[Sample]]) -> bool:
-        """Whether the interval against the fastest baseline is still wider than wanted."""
+        """Whether the interval against the fastest baseline is wider than wanted, or than what more rounds cannot tell."""
         times = [[self._plan.seconds_per_call(sample) for sample in samples] for samples in zip(*rounds, strict=True)]
         fastest = min(times[1:], key=statistics.median)
         logs = stats.log_ratios(fastest, times[0])
         low, high = stats.interval([logs], random.Random(0))
-        return high / low > (1 + self._pace.wanted) ** 2
+        hidden = self._plan.residue_s / min(statistics.median(times[0]), statistics.median(fastest))
+        return high / low > (1 + max(self._pace.wanted, hidden / 2)) ** 2
 
     def _round(self, fresh: Fresh, number: int) -> list[Sample]:
         source, seed = fresh.choose()
