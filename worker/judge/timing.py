@@ -179,7 +179,7 @@ class _Race:
         return max(_MIN_ROUNDS, min(self._pace.max_rounds, int(budget_s / per_round_s)))
 
     def _too_wide(self, rounds: list[list[Sample]]) -> bool:
-        """Whether the interval against the fastest baseline is wider than wanted, or than what more rounds cannot tell."""
+        """Whether the interval against the fastest baseline is wider than wanted, or than more rounds could help."""
         times = [[self._plan.seconds_per_call(sample) for sample in samples] for samples in zip(*rounds, strict=True)]
         fastest = min(times[1:], key=statistics.median)
         logs = stats.log_ratios(fastest, times[0])
