@@ -99,7 +99,7 @@ def judge_all(
     def serve(number: int) -> None:
         own_home = home / f"job{number}" if jobs > 1 else home
         own_home.mkdir(parents=True, exist_ok=True)
-        with Judge(JudgeOptions(home=own_home, hardware=hardware)) as judge:
+        with Judge(JudgeOptions(home=own_home, hardware=hardware, eager_only=True)) as judge:
             while not left.empty():
                 for entry in _next(left):
                     outcome = judge_one(judge, entry, hardware)

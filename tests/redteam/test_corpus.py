@@ -75,7 +75,8 @@ def test_the_quick_part_covers_what_a_cpu_can_show() -> None:
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    with Judge(JudgeOptions(home=tmp_path_factory.mktemp("redteam"), hardware="cpu")) as running:
+    home = tmp_path_factory.mktemp("redteam")
+    with Judge(JudgeOptions(home=home, hardware="cpu", eager_only=True)) as running:
         yield running
 
 

@@ -29,8 +29,8 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a reference prints goes to the log, not between the answers
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    home, hardware, minimum = sys.argv[1:4]
-    referee = Referee(RefereeOptions(Path(home), hardware, minimum))
+    home, hardware, minimum, *eager = sys.argv[1:]
+    referee = Referee(RefereeOptions(Path(home), hardware, minimum, eager_only=bool(eager)))
     try:
         for line in sys.stdin:
             answers.write(json.dumps(_answer(referee, json.loads(line))) + "\n")

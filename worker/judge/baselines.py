@@ -65,7 +65,7 @@ class Record:
 class Baselines:
     """The baselines that are raced now, one workbench per workload."""
 
-    def __init__(self, exhibits: Exhibits, runner: Runner, record: Record) -> None:
+    def __init__(self, exhibits: Exhibits, runner: Runner, record: Record, *, eager_only: bool = False) -> None:
         """Raises ReferenceFailed when the reference does not run in a runner."""
         self.runner, self._record = runner, record
         self.missing: dict[str, str] = {}
@@ -75,7 +75,7 @@ class Baselines:
             exhibit.name: Workbench(runner, exhibit.instance, exhibit.cases, device, exhibit.slots)
             for exhibit in exhibits.workloads
         }
-        modes = _modes(device, tf32=exhibits.problem.spec.precision.tf32)
+        modes = _modes(device, tf32=exhibits.problem.spec.precision.tf32)[: 1 if eager_only else None]
         self._full = set(record.latency_us) != set(self._benches)
         wanted = {mode.name for mode in modes} if self._full else {*_ALWAYS, *record.fastest()}
         self.names = [mode.name for mode in modes if mode.name in wanted and self._make(mode, source)]

@@ -39,6 +39,9 @@ class JudgeOptions:
     """Folder for caches and device locks."""
     hardware: str
     minimum_sandbox: str = "process"
+    eager_only: bool = False
+    """Race no compiled baseline: for those who ask for verdicts alone (compiling takes 20 s a problem on a CPU, a
+    minute on a GPU)."""
 
 
 class JudgeFailed(Exception):
@@ -134,7 +137,8 @@ class Judge:
         environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
         paths = [str(_PROJECT_ROOT), *filter(None, [environment.get("PYTHONPATH")])]
         environment |= STEADY_ALLOCATOR | {"PYTHONPATH": os.pathsep.join(paths), "HOME": str(self._options.home)}
-        arguments = [str(self._options.home), self._options.hardware, self._options.minimum_sandbox]
+        options = self._options
+        arguments = [str(options.home), options.hardware, options.minimum_sandbox, *["eager"][: options.eager_only]]
         return subprocess.Popen(
             [sys.executable, "-m", "worker.judge", *arguments],
             stdin=subprocess.PIPE,

@@ -30,6 +30,8 @@ class RefereeOptions:
     hardware: str
     minimum_sandbox: str = "process"
     """Refuse to judge below this sandbox level."""
+    eager_only: bool = False
+    """Race no compiled baseline."""
 
 
 class Processes:

@@ -205,8 +205,10 @@ class Referee:
         """The live baselines, made on first use and again after their runner died."""
         if self._baselines is None or self._baselines.runner.dead:
             name = exhibits.problem.outline.source_hash
-            record = Record(self.processes.compile_cache(name).parent / f"{name}.{self._machine()}.json")
-            self._baselines = Baselines(exhibits, self.processes.baseline_runner(name), record)
+            folder, suffix = self.processes.compile_cache(name).parent, ".eager" if self._options.eager_only else ""
+            record = Record(folder / f"{name}.{self._machine()}{suffix}.json")
+            runner = self.processes.baseline_runner(name)
+            self._baselines = Baselines(exhibits, runner, record, eager_only=self._options.eager_only)
         return self._baselines
 
     def _prepare(self, request: EvaluationRequest, seed: int) -> Exhibits:
