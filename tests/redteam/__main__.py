@@ -40,6 +40,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", action="append", metavar="ID", help="entries whose id contains this")
     parser.add_argument("--set", choices=("cheats", "honest"), help="one half of the corpus")
     parser.add_argument("--gpu", action="store_true", help="also the entries that need a GPU")
+    parser.add_argument("--gpu-only", action="store_true", help="only the entries that need a GPU")
     parser.add_argument("--hardware", default="cpu", help="cpu (default), or a GPU's id such as nvidia-h100")
     parser.add_argument("--home", type=Path, help="keep compiled baselines here; default: a folder that is removed")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every result here, as soon as it is known")
@@ -54,7 +55,9 @@ def _arguments() -> argparse.Namespace:
 def _chosen(arguments: argparse.Namespace) -> list[Entry]:
     entries = [*(corpus.cheating() if arguments.set != "honest" else ())]
     entries += corpus.honest_ones() if arguments.set != "cheats" else ()
-    if not arguments.gpu:
+    if arguments.gpu_only:
+        entries = [entry for entry in entries if entry.needs == "gpu"]
+    elif not arguments.gpu:
         entries = [entry for entry in entries if entry.needs == "cpu"]
     if arguments.quick:
         entries = quick(entries)

@@ -285,7 +285,7 @@ def main() -> int:
     if arguments.only is not None:
         settings = tuple(settings[number] for number in arguments.only)
     rows = []
-    with Judge(JudgeOptions(home=arguments.home, hardware=arguments.hardware)) as judge:
+    with Judge(JudgeOptions(home=arguments.home, hardware=arguments.hardware, eager_only=True)) as judge:
         for row in judged(judge, arguments.hardware, arguments.language, settings):
             rows.append(row)
             mark = "right" if row.right else "WRONG"

@@ -75,6 +75,11 @@ class Sample:
     waited_s: float = 0.0
     """Seconds for which its threads were ready but had no core, on a CPU."""
 
+    @property
+    def calm(self) -> bool:
+        """Whether its threads had cores to run on."""
+        return self.waited_s < _DISTURBED_SHARE * max(self.call_s + self.keep_s, _SHORTEST_S)
+
 
 @dataclass(slots=True)
 class Plan:
@@ -140,7 +145,7 @@ class HostClock:
             share = sample.waited_s / max(sample.call_s + sample.keep_s, _SHORTEST_S)
             if share < least_share:
                 best, least_share = sample, share
-            if share < _DISTURBED_SHARE or self._patience_s <= 0:
+            if sample.calm or self._patience_s <= 0:
                 break
             time.sleep(_PAUSE_S)
             self._patience_s -= _PAUSE_S + sample.call_s

@@ -32,7 +32,9 @@ _PROOF_SHARE = 0.25
 _IMPOSSIBLE_SHARE = 0.5
 """A chain that is shorter than its own evictions in so many of the rounds was not run as asked."""
 _LATE_SHARE, _LATE_US = 0.2, 20.0
-"""Results that come so much later than their calls end (a share of the call, and so many us) are no accident."""
+"""Results that come so much later than their calls end (a share of the call, and so many us) are no accident..."""
+_CALM_SAMPLES = 5
+"""... when so many samples had the cores for themselves. Late results cost time in any case."""
 _REST_S, _WATCH_S, _IDLE_SHARE = 0.03, 0.03, 0.25
 """After a call OpenMP's threads spin for some milliseconds, then they sleep; a quarter of a core is no afterthought."""
 _TRUSTED = 1
@@ -247,8 +249,8 @@ class _Race:
             seconds = [self._plan.seconds_per_call(sample) for sample in samples]
             timings.samples_us[clock.contender.name] = [value * 1e6 for value in seconds]
         mine = [samples[0] for samples in rounds]
-        late_us = sorted((self._plan.late_s(sample) - sample.waited_s) / self._plan.calls * 1e6 for sample in mine)
-        timings.late_us = max(0.0, late_us[len(late_us) // 4])
+        late_us = sorted(self._plan.late_s(sample) / self._plan.calls * 1e6 for sample in mine if sample.calm)
+        timings.late_us = late_us[len(late_us) // 4] if len(late_us) >= _CALM_SAMPLES else 0.0
         null_s = statistics.median(self._plan.null_s)
         short = sum(sample.call_s < null_s for sample in mine)
         if short > _IMPOSSIBLE_SHARE * len(mine):
