@@ -148,12 +148,14 @@ def sanitize(session: _Session, message: dict[str, Any], _fds: list[int]) -> dic
     environment = os.environ | message["environment"] | (_asan_environment() if with_asan else {})
     command = [*([] if with_asan else message["tool"]), sys.executable, "-P", "drive.py"]
     code, report = _watched(command, folder, environment, message["limit_s"])
-    if (folder / "outputs.pt").exists():
+    saved = code == 0 and (folder / "outputs.pt").exists()  # a tool that finds something may end the process anywhere
+    if saved:
         _store(torch.load(folder / "outputs.pt", map_location=session.device), _places(session, message))
     log = folder / "report.txt"
     text = (log.read_text(errors="replace") if log.exists() else "") + report
     summary = [line[:300] for line in text.splitlines() if "SUMMARY:" in line or "runtime error:" in line]
-    return {"code": code, "report": text[-_REPORT_BYTES:], "summary": summary[:20]}
+    ends = text if len(text) <= _REPORT_BYTES else text[: _REPORT_BYTES // 2] + text[-_REPORT_BYTES // 2 :]
+    return {"code": code, "saved": saved, "report": ends, "summary": summary[:20]}
 
 
 HANDLERS: dict[str, Callable[[Any, dict[str, Any], list[int]], dict[str, Any]]] = {

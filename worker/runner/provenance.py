@@ -1,8 +1,9 @@
 """Whose code runs: a few calls under torch's profiler, in the untrusted process.
 
-Three control messages, so that the judge can hold its own clock around the calls alone: `provenance.begin`,
+Control messages, so that the judge can hold its own clock around the calls alone: `provenance.begin`,
 `provenance.calls` (some calls of a subject's model, or as many cache evictions without them), `provenance.end` (the
-list): kernels on a GPU; on a CPU torch's operators and the calls into libraries that `kernelwright` loaded.
+list): kernels on a GPU; on a CPU torch's operators and the calls into libraries that `kernelwright` loaded. Last of
+all `provenance.leave`.
 
 The list comes from the candidate's own process and may be forged; what cannot be forged is the judge's clock, which it
 must explain, and the names of what the judge's build broker built.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
@@ -28,6 +30,7 @@ OWN = "own:"
 TINY_ELEMENTS = 16_384
 _EVICT_BYTES = 512 << 20
 _MOST_NAMES = 200
+_LEAVING_CALLS, _LEAVING_PAUSE_S = 10, 5e-3
 _DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
@@ -44,7 +47,6 @@ _held: dict[str, Any] = {}
 def begin(session: _Session, _message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
     """Start recording."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it announces every start on stderr, which is the candidate's log
-    os.environ.setdefault("TEARDOWN_CUPTI", "1")  # left attached, it slows every launch that is timed
     on_device = session.device != "cpu"
     if on_device and "buffer" not in _held:
         _held["buffer"] = torch.empty(_EVICT_BYTES, dtype=torch.uint8, device=session.device)
@@ -89,6 +91,20 @@ def end(session: _Session, _message: dict[str, Any], _fds: list[int]) -> dict[st
     return _summary([(name, tiny, length) for name, tiny, _start, length in spans]) | {
         "span_us": _union_ns((start, start + length) for _name, _tiny, start, length in spans) / 1e3
     }
+
+
+def leave(session: _Session, _message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+    """Take the profiler's hooks out of the CUDA driver: a launch takes 18 us with them and 8 without (H200), and what
+    is timed next are launches. They go at the end of a recording, and no later one would record anything."""
+    if session.device == "cpu":
+        return {}
+    os.environ["TEARDOWN_CUPTI"] = "1"
+    with _Profile(use_device="cuda", use_kineto=True):
+        torch.cuda.synchronize()
+    for _call in range(_LEAVING_CALLS):  # it happens at the end of some call of the runtime's
+        torch.cuda.synchronize()
+        time.sleep(_LEAVING_PAUSE_S)
+    return {}
 
 
 def _is_device_work(event: Any) -> bool:
@@ -175,5 +191,6 @@ HANDLERS: dict[str, Callable[[Any, dict[str, Any], list[int]], dict[str, Any]]] 
     "provenance.begin": begin,
     "provenance.calls": calls,
     "provenance.end": end,
+    "provenance.leave": leave,
 }
 """For `worker.runner.child`, by the name of the control message."""

@@ -1,0 +1,31 @@
+"""What is read from a sanitizer's report."""
+
+from __future__ import annotations
+
+from worker.judge.certificate.system import sanitizers
+
+REPORT = """========= COMPUTE-SANITIZER
+========= Invalid __global__ read of size 4 bytes
+=========     at relu+0x1b0
+=========     by thread (0,0,0) in block (0,0,0)
+=========         Host Frame: cuLaunchKernel [0x2cd8ff] in libcuda.so.1
+=========
+========= ERROR SUMMARY: 1 error
+"""
+
+
+def test_a_finding_is_named_by_its_headline_and_not_by_a_frame() -> None:
+    answer = {"report": REPORT.split("\n", 1)[1], "summary": []}
+    assert sanitizers._finding(answer, sanitizers._HEADLINE) == "========= Invalid __global__ read of size 4 bytes"
+
+
+def test_a_report_that_begins_in_the_middle_is_quoted_as_it_is() -> None:
+    frames = "=========         Host Frame: at::native::add [0x1] in libtorch_cuda.so\n========= ERROR SUMMARY: 1 error"
+    assert sanitizers._finding({"report": frames, "summary": []}, sanitizers._HEADLINE) == frames
+
+
+def test_errors_are_counted_in_the_tools_own_summary() -> None:
+    assert sanitizers._errors(["========= ERROR SUMMARY: 3 errors"]) == 3
+    hazards = "========= RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)"
+    assert sanitizers._errors([hazards]) == 1
+    assert sanitizers._errors(["nothing"]) is None
