@@ -254,20 +254,33 @@ def _compare_special(output: torch.Tensor, truth: torch.Tensor, eager: torch.Ten
     return "an infinity has the wrong sign" if bool(signs.any()) else ""
 
 
+def element_error(output: torch.Tensor, truth: torch.Tensor, dtype: torch.dtype) -> float:
+    """The least threshold at which no finite element is over its bound for outputs of `dtype`."""
+    rows, e, scale = _elements(output, truth)
+    own = _ELEMENT_KAPPA * 2 * unit(dtype) * rows.abs()
+    return float(((e - own) / (_ELEMENT_KAPPA * scale)).max().clamp_min(0.0)) if rows.numel() else 0.0
+
+
 def _element_excess(output: torch.Tensor, truth: torch.Tensor, limit: Tolerance) -> float:
     """Largest |e| over kappa * (2 u |y| + threshold * row scale): a bound that one wrong element breaks."""
-    if not output.numel():
-        return 0.0
+    rows, e, scale = _elements(output, truth)
+    bound = _ELEMENT_KAPPA * (2 * unit(output.dtype) * rows.abs() + limit.threshold * scale)
+    return float((e / bound).max()) if rows.numel() else 0.0
+
+
+def _elements(output: torch.Tensor, truth: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(truth, error's size, scale of the row) as rows; 0 where not finite."""
     usable = torch.isfinite(truth) & torch.isfinite(output)
     y = torch.where(usable, truth, 0.0)
     e = torch.where(usable, output.to(torch.float64) - truth, 0.0).abs()
     last = y.shape[-1] if y.dim() else 1
-    rows = y.reshape(-1, last)
+    rows = y.reshape(-1, last) if y.numel() else y.reshape(0, 1)
+    if not rows.numel():
+        return rows, rows, rows
     whole = rows.square().mean().sqrt()
     scale = rows.square().mean(1, keepdim=True).sqrt() if last >= _MIN_SLICE else whole.expand(rows.shape[0], 1)
     scale = scale.clamp_min(max(1e-3 * float(scale.median()), torch.finfo(torch.float32).tiny))
-    bound = _ELEMENT_KAPPA * (2 * _UNIT.get(output.dtype, _FP32_ULP) * rows.abs() + limit.threshold * scale)
-    return float((e.reshape(-1, last) / bound).max())
+    return rows, e.reshape(-1, last), scale
 
 
 def degrade(tensor: torch.Tensor, dtype: torch.dtype, *, tf32_allowed: bool) -> torch.Tensor:

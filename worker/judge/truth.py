@@ -17,13 +17,29 @@ import torch
 from problems.catalog import Domain, Precision
 from worker.judge import inputs as families
 from worker.judge.hot_rows import row_hits
-from worker.judge.numerics import Comparison, Tolerance, compare, degrade, forgiven, relaxed, slice_error, tolerance
+from worker.judge.numerics import (
+    Comparison,
+    Tolerance,
+    compare,
+    degrade,
+    element_error,
+    forgiven,
+    relaxed,
+    slice_error,
+    tolerance,
+)
 from worker.judge.problem import Instance, Problem, call_reference
 from worker.judge.randomness import refuse_random
+from worker.judge.rounding import DRAWS, EmptySoftmax, FaithfulRounding, moved
+from worker.judge.verdict import ReferenceFailed
 
 _STAND_INS = (0.0, 32.0, -32.0)
 """Around which the numbers lie that stand in for special values. Larger than any normal number of a row, and small
 enough that an exponential of it, times a mask's zero, is zero and not NaN."""
+_ROUNDINGS = 16.0
+"""Roundings that one operation may hide: as many as `numerics` accepts of any float32 result (12 to 21 in a sequential
+sum, measured), here times what one rounding of each operation does to this result. Softmax's gradient on rows that are
+nearly one-hot, from a sum that was sequential, is 10 times as far off as by one (measured)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +95,14 @@ class Truth:
         )
         truth = self._evaluate(self._exact, inputs)
         degraded = self._evaluate(self._degraded(), self._degrade_all(inputs))
+        rounded = self._rounded(inputs, eager)
         if family == families.SPECIAL:
             truth = self._without_idle_specials(truth, inputs)
         hits = tuple(self._hits(inputs, exact) for exact in truth)
-        sides = zip(truth, eager, degraded, hits, strict=True)
-        limits = tuple(_limit(exact, honest, broken, counts) for exact, honest, broken, counts in sides)
+        limits = tuple(
+            _limit(exact, (honest, *(drawn[index] for drawn in rounded)), broken, counts)
+            for index, (exact, honest, broken, counts) in enumerate(zip(truth, eager, degraded, hits, strict=True))
+        )
         return Case(family, inputs, truth, eager, limits, self._names(len(truth)), hits, changed)
 
     def _hits(self, inputs: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor | None:
@@ -91,6 +110,25 @@ class Truth:
         limits = {name: domain.limit(params) for name, domain in self.domains.items() if domain.kind == "index"}
         bounds = {name: limit for name, limit in limits.items() if limit is not None}
         return row_hits(inputs, self.instance.arguments, bounds, output)
+
+    def _rounded(self, inputs: tuple[Any, ...], eager: tuple[torch.Tensor, ...]) -> list[tuple[torch.Tensor, ...]]:
+        """The results of other honest roundings than eager's, for a reference in float32. None in 16 bits: there an
+        honest kernel's intermediates are wider than the inputs, and half a unit of these is a cheat's error. None
+        either where the reference refuses what moved inputs lead to, or answers in another shape."""
+        kinds = {value.dtype for value in (*eager, *inputs) if _is_float(value)}
+        if kinds != {torch.float32}:
+            return []
+        found = []
+        for draw in range(DRAWS):
+            near = tuple(moved(value.double(), draw) if _is_float(value) else value for value in inputs)
+            try:
+                with FaithfulRounding(draw):
+                    result = self._evaluate(self._exact, near)
+            except ReferenceFailed:
+                continue
+            if all(one.shape == other.shape for one, other in zip(result, eager, strict=True)):
+                found.append(result)
+        return found
 
     def _without_idle_specials(
         self, truth: tuple[torch.Tensor, ...], inputs: tuple[Any, ...]
@@ -100,8 +138,12 @@ class Truth:
         Causal attention multiplies what it masks by zero, so a NaN there makes NaN of rows that do not depend on it; a
         kernel that skips masked blocks gives numbers, and is right. Such places are those where the result is the same
         whatever numbers stand in for the special ones: ordinary ones, and large ones of either sign, because a maximum
-        does not change with a number that is not its largest.
+        does not change with a number that is not its largest. Nor has NaN to be where every score of a softmax is -inf:
+        fused attention has zero there.
         """
+        with EmptySoftmax():
+            empty = self._evaluate(self._exact, inputs)
+        truth = tuple(torch.where(exact.isnan(), other, exact) for exact, other in zip(truth, empty, strict=True))
         instead = [self._evaluate(self._exact, tuple(map(partial(_tamed, bias=bias), inputs))) for bias in _STAND_INS]
         found = []
         for exact, first, *others in zip(truth, *instead, strict=True):
@@ -183,14 +225,25 @@ def prepare_cases(problem: Problem, truth: Truth, device: str, seed: int, count:
     return _relaxed(cases)
 
 
-def _limit(exact: torch.Tensor, honest: torch.Tensor, broken: torch.Tensor, hits: torch.Tensor | None) -> Tolerance:
-    """The tolerance between eager's error and that of the same graph one precision lower."""
-    if not honest.is_floating_point():
+def _limit(
+    exact: torch.Tensor, honest: tuple[torch.Tensor, ...], broken: torch.Tensor, hits: torch.Tensor | None
+) -> Tolerance:
+    """The tolerance between the errors of honest results (eager's first, then those of other roundings) and that of the
+    same graph one precision lower."""
+    eager, *others = honest
+    if not eager.is_floating_point():
         return Tolerance(0.0, 0.0, 0.0, sees_precision=True)
-    honest, broken = forgiven(honest, exact, honest), forgiven(broken, exact, broken)
-    accept, _where = slice_error(honest, exact, hits)
-    reject, _where = slice_error(broken, exact, hits)
-    return tolerance(accept, reject, honest.dtype)
+    accept, _where = slice_error(forgiven(eager, exact, eager), exact, hits)
+    for other in others:
+        accept = max(accept, _ROUNDINGS * _rounding_error(other, exact, hits, eager.dtype))
+    reject, _where = slice_error(forgiven(broken, exact, broken), exact, hits)
+    return tolerance(accept, reject, eager.dtype)
+
+
+def _rounding_error(rounded: torch.Tensor, exact: torch.Tensor, hits: torch.Tensor | None, dtype: torch.dtype) -> float:
+    """The error of an honest rounding, over slices and single elements: both are bounded by one threshold."""
+    result = torch.where(rounded.isfinite(), rounded, exact)
+    return max(slice_error(result, exact, hits)[0], element_error(result, exact, dtype))
 
 
 def _relaxed(cases: list[Case]) -> list[Case]:
@@ -221,6 +274,10 @@ def _tamed(value: Any, bias: float) -> Any:
     generator = torch.Generator(device=value.device).manual_seed(int(bias) % 101)
     normal = torch.randn(value.shape, generator=generator, device=value.device).add_(bias).to(value.dtype)
     return torch.where(torch.isfinite(value) & (value.abs() < torch.finfo(value.dtype).max / 2), value, normal)
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def _copied(inputs: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -1,0 +1,101 @@
+"""What honest arithmetic may do to the fp64 twin of a reference: other roundings, and other words for an empty softmax.
+
+*Faithful rounding.* Eager is one honest algorithm, and on some inputs a lucky one: softmax's gradient y * (g - <g, y>)
+cancels on rows that are nearly one-hot, where eager's own roundings happen to be exact while a kernel that stores y in
+float32 is 29 times worse (measured). Discrete stochastic arithmetic (Vignes, "A stochastic arithmetic for reliable
+scientific computation", 1993) tells how much of a result rounding alone decides: the graph is run again, and each
+result of an operation that a float32 cannot hold becomes one of its two float32 neighbours. A result that a float32
+holds stays as it is, so that whole numbers before a floor stay whole. Inputs move by half a unit too, except those of
+few bits: a sum that cancels is only as good as its inputs.
+
+*An empty softmax.* Scores that are all -inf are NaN by the formula; fused attention calls such a row masked, and zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+DRAWS = 2
+_STEP = 1 << (52 - 23)
+"""Float64s from one float32 to the next."""
+_OWN_ERROR = 4
+"""So near to a float32, a float64 is one that float64's own rounding missed: 0.1 * 10 is whole before a floor."""
+_FEW_BITS = 52 - 7
+"""Inputs that are exact in so much less stay exact: masks, whole numbers, powers of two, equal rows."""
+_MULTIPLIER = -7046029254386353131
+"""2^64 / golden ratio, odd: the top bit of a product with it hardly depends on the number, but always gives the same
+for it, so a run can be repeated without a generator."""
+
+
+class FaithfulRounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While active, every float64 result of an operation is one of its two float32 neighbours; what a float32 holds,
+    NaN and infinities stay. `draw` (below DRAWS) as in `faithful`."""
+
+    def __init__(self, draw: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._draw = draw
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """The operation, then the rounding; views stay views, and what works in place is rounded in place."""
+        result = func(*args, **(kwargs or {}))
+        returns = func._schema.returns
+        if any(item.alias_info is not None and not item.alias_info.is_write for item in returns):
+            return result
+        if any(item.alias_info is not None for item in returns):
+            return tree_map(self._round_in_place, result)
+        return tree_map(self._round, result)
+
+    def _round(self, value: Any) -> Any:
+        return faithful(value, self._draw) if _rounds(value) else value
+
+    def _round_in_place(self, value: Any) -> Any:
+        return value.copy_(faithful(value, self._draw)) if _rounds(value) else value
+
+
+class EmptySoftmax(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While active, a softmax of nothing but -inf is zero, as in fused attention, and not NaN."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """The operation; where it is a softmax, zeros in place of NaN."""
+        result: Any = func(*args, **(kwargs or {}))
+        if func is not torch.ops.aten._softmax.default:
+            return result
+        empty = (args[0] == -torch.inf).all(dim=args[1], keepdim=True)
+        return torch.where(empty, 0.0, result)
+
+
+def faithful(exact: torch.Tensor, draw: int) -> torch.Tensor:
+    """Each element of a float64 tensor as one of its two float32 neighbours (of unlimited exponent): draw 0 chooses as
+    if by chance, draw 1 the farther one. Chance alone is lucky in one draw of two where one rounding matters."""
+    bits = exact.contiguous().view(torch.int64)
+    rest = bits & (_STEP - 1)
+    up = rest < _STEP // 2 if draw else bits * _MULTIPLIER < 0
+    up = (up & (rest > _OWN_ERROR)) | (rest >= _STEP - _OWN_ERROR)
+    rounded = (bits - rest + up * _STEP).view(torch.float64)  # a carry into the exponent is right
+    return torch.where(torch.isfinite(exact), rounded, exact)
+
+
+def moved(exact: torch.Tensor, draw: int) -> torch.Tensor:
+    """Each element of a float64 tensor of float32 values half a unit of its last place up or down; values of at most
+    8 significant bits stay."""
+    bits = exact.contiguous().view(torch.int64)
+    chance = bits * _MULTIPLIER < 0
+    half = torch.where(chance if draw else ~chance, _STEP // 2, -_STEP // 2)
+    stays = (bits >> _FEW_BITS << _FEW_BITS == bits) | ~torch.isfinite(exact)
+    return torch.where(stays, exact, (bits + half).view(torch.float64))
+
+
+def _rounds(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype == torch.float64 and value.layout == torch.strided
