@@ -172,15 +172,18 @@ class Session:
 
     def run(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """One call, untimed: outputs go into the arena at the places given. With `then` (lists of other inputs)
-        more calls are made before the first one's outputs are stored: a result must outlive the next calls."""
+        more calls are made before the first one's outputs are stored: a result must outlive the next calls; with a
+        backward their forwards also come between the first one's forward and its backward."""
         call = self.subjects[message["subject"]].calls[message["workload"]]
         shared = self.arenas[message["workload"]].bytes
         places = [values.decode(place, shared) for place in message["outputs"]]
         self._poison(places)
         with torch.no_grad():
-            result = call(*values.decode(message["inputs"], shared))
-            for others in message.get("then", ()):
-                call(*values.decode(others, shared))
+            first = values.decode(message["inputs"], shared)
+            later = [values.decode(others, shared) for others in message.get("then", ())]
+            result = call.interleaved(first, later) if later and isinstance(call, Step) else call(*first)
+            for others in later:
+                call(*others)
         _store(result, places)
         self._synchronize()
         return {}

@@ -9,7 +9,7 @@ checks, timing) sees one longer list of inputs and outputs::
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -31,17 +31,24 @@ class Step:
 
     def __call__(self, *arguments: Any) -> tuple[torch.Tensor, ...]:
         """Raises NoGradient."""
+        return self.interleaved(arguments, ())
+
+    def interleaved(self, arguments: Sequence[Any], others: Sequence[Sequence[Any]]) -> tuple[torch.Tensor, ...]:
+        """One call, with forwards on `others` (their own inputs lead) between its forward and its backward: what the
+        backward needs must be kept for each forward, as where two batches share a module. Raises NoGradient."""
         own, cotangents = arguments[: self._inputs], arguments[self._inputs :]
         leaves = [_leaf(value) for value in own]
         with torch.enable_grad():
             result = self._call(*leaves)
+            for other in others:
+                self._call(*map(_leaf, other[: self._inputs]))
         outputs = tuple(result) if isinstance(result, tuple | list) else (result,)
         wanted = [*(leaf for leaf in leaves if _differentiable(leaf)), *self._parameters]
         gradients = _gradients(outputs, wanted, cotangents)
         return (*(_detached(output) for output in outputs), *gradients)
 
 
-def _gradients(outputs: tuple[Any, ...], wanted: list[torch.Tensor], cotangents: tuple[Any, ...]) -> list[torch.Tensor]:
+def _gradients(outputs: tuple[Any, ...], wanted: list[torch.Tensor], cotangents: Sequence[Any]) -> list[torch.Tensor]:
     floating = [output for output in outputs if isinstance(output, torch.Tensor) and output.is_floating_point()]
     for index, output in enumerate(floating):
         if not output.requires_grad:

@@ -118,5 +118,7 @@ def _check_result_outlives_next_call(trial: Trial, exhibit: Exhibit) -> None:
     for found in case.judge(outputs):
         if not found.passed:
             reason = "a result changes when the module is called again: outputs must be memory of their own"
+            if exhibit.instance.backward:
+                reason += ", and what the backward needs kept for each forward (save_for_backward)"
             raise trial.refuse(f"{exhibit.name}/two results", Verdict.INCORRECT, reason)
     trial.record(f"{exhibit.name}/two results", True, "the first result survives later calls")
