@@ -23,7 +23,7 @@ from worker.judge.dynamics import statistics
 from worker.judge.dynamics.rehearsal import NULL_RUNS, Rehearsal
 from worker.judge.dynamics.seats import Seat, find_seat
 from worker.judge.dynamics.training import HOT_ROWS
-from worker.judge.problem import Problem, call_reference
+from worker.judge.reference.problem import Problem, call_reference
 
 _DRAWS, _LIMITS = 10, (3.0, 5.0, 6.0, 8.0, 12.0)
 

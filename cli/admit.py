@@ -20,8 +20,8 @@ from cli.evaluate import UnusableInput, find_problem
 from cli.show import put_json
 from problems.catalog import ProblemError
 from worker.judge.client import Judge, JudgeFailed, JudgeOptions
-from worker.judge.domains import InferredDomain
-from worker.judge.findings import REFUSED, Admission, FamilyFinding
+from worker.judge.reference.domains import InferredDomain
+from worker.judge.reference.findings import REFUSED, Admission, FamilyFinding
 from worker.judge.verdict import ReferenceFailed
 
 _EXIT_REFUSED = 3

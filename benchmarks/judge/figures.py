@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from worker.judge import stats
+from worker.judge.timing import stats
 
 _Z95 = 1.959964
 _FASTER = 1.02

@@ -24,14 +24,14 @@ from benchmarks.judge.plan import Plan
 from benchmarks.judge.planted_kernels import PROBLEM, PROBLEM_NAME, bytes_moved, kernel, language
 from benchmarks.judge.results import Results
 from benchmarks.kernelbench_protocol import load
-from worker.judge.bench import Contender, Workbench
 from worker.judge.exhibits import Exhibit
-from worker.judge.fresh import Fresh
-from worker.judge.processes import RefereeOptions
 from worker.judge.referee import Referee
 from worker.judge.report import EvaluationRequest
-from worker.judge.sessions import Runner
-from worker.judge.timing import THOROUGH, Timer, Timings
+from worker.judge.runners.bench import Contender, Workbench
+from worker.judge.runners.processes import RefereeOptions
+from worker.judge.runners.sessions import Runner
+from worker.judge.timing.fresh import Fresh
+from worker.judge.timing.races import THOROUGH, Timer, Timings
 from worker.judge.trial import CONSTRUCT_LIMIT_S, FIRST_RUN_LIMIT_S, SUBJECT
 from worker.judge.verdict import Fault
 from worker.runner import kernelwright

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from problems.catalog import bundled
-from worker.judge.bench import Workbench
-from worker.judge.ceilings import Ceilings
 from worker.judge.checks import provenance
 from worker.judge.dynamics import check as dynamics
 from worker.judge.exhibits import Exhibits
-from worker.judge.problem import Problem
-from worker.judge.processes import Processes, RefereeOptions
+from worker.judge.physics.ceilings import Ceilings
+from worker.judge.reference.problem import Problem
 from worker.judge.report import Evaluation, EvaluationRequest
+from worker.judge.runners.bench import Workbench
+from worker.judge.runners.processes import Processes, RefereeOptions
 from worker.judge.trial import SUBJECT, Trial
 from worker.judge.verdict import Fault
 

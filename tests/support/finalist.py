@@ -8,16 +8,16 @@ from pathlib import Path
 
 import torch
 
-from worker.judge.builder import make_builder
 from worker.judge.certificate.certify import SystemReport, run_check
 from worker.judge.certificate.document import Outcome
 from worker.judge.certificate.layers import row
 from worker.judge.certificate.parts import RefereeParts
 from worker.judge.exhibits import Exhibits
 from worker.judge.lease import DeviceLease
-from worker.judge.problem import Problem
+from worker.judge.reference.problem import Problem
 from worker.judge.report import Evaluation, EvaluationRequest
-from worker.judge.sessions import Runner, Zygote, runner_environment, zygote_environment
+from worker.judge.runners.builder import make_builder
+from worker.judge.runners.sessions import Runner, Zygote, runner_environment, zygote_environment
 from worker.judge.trial import Trial
 from worker.judge.verdict import Verdict
 from worker.runner import sandbox

@@ -16,9 +16,9 @@ from typing import Any
 import structlog
 
 from problems.catalog import ProblemError
-from worker.judge.processes import RefereeOptions, SandboxTooWeak
 from worker.judge.referee import Referee
 from worker.judge.report import EvaluationRequest
+from worker.judge.runners.processes import RefereeOptions, SandboxTooWeak
 from worker.judge.verdict import Fault, ReferenceFailed
 from worker.runner.kernel_calls import PR_SET_PDEATHSIG, prctl
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from worker.judge.bench import Workbench
+from worker.judge.runners.bench import Workbench
 from worker.judge.verdict import Check, Fault, Verdict
 
 _DEFAULT_ARCH = "sm_90a"

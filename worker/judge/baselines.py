@@ -18,9 +18,9 @@ from pathlib import Path
 
 import structlog
 
-from worker.judge.bench import Contender, Workbench
 from worker.judge.exhibits import Exhibits
-from worker.judge.sessions import Runner
+from worker.judge.runners.bench import Contender, Workbench
+from worker.judge.runners.sessions import Runner
 from worker.judge.verdict import Fault, ReferenceFailed, Verdict
 
 log = structlog.get_logger()

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any
 
 from worker.judge.report import Evaluation, EvaluationRequest
-from worker.judge.sessions import STEADY_ALLOCATOR
+from worker.judge.runners.sessions import STEADY_ALLOCATOR
 from worker.judge.verdict import ReferenceFailed, Verdict
 
 _KEPT_ALIVE = 2
@@ -85,7 +85,7 @@ class Judge:
             return _infra_error(request, str(failed))
 
     def admit(self, problem_source: str, problem_name: str) -> dict[str, Any]:
-        """The admission test of a problem (`worker.judge.findings.Admission`) as JSON.
+        """The admission test of a problem (`worker.judge.reference.findings.Admission`) as JSON.
 
         Raises ReferenceFailed for a file that is no problem, JudgeFailed when the machine failed.
         """

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import torch
 
 from problems.catalog import Domain
-from worker.judge.domains import resolved
-from worker.judge.probes import Probe, Variant, make_layouts, make_probes, make_shapes
-from worker.judge.problem import Instance, Problem
-from worker.judge.truth import Case, Truth, prepare_cases
+from worker.judge.inputs.probes import Probe, Variant, make_layouts, make_probes, make_shapes
+from worker.judge.numerics.truth import Case, Truth, prepare_cases
+from worker.judge.reference.domains import resolved
+from worker.judge.reference.problem import Instance, Problem
 
 _HOST_SLOTS = 3
 _MIN_DEVICE_SLOTS, _MAX_DEVICE_SLOTS = 4, 64

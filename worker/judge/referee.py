@@ -18,24 +18,25 @@ from typing import Any
 import structlog
 import torch
 
-from worker.judge import admission, ahead, environment
+from worker.judge import ahead, environment
 from worker.judge.baselines import Baselines, Record
-from worker.judge.bench import Contender, Workbench
 from worker.judge.certificate.certify import certify
 from worker.judge.certificate.parts import RefereeParts
 from worker.judge.checks import provenance, sensitivity, settings, shapes, state, values
 from worker.judge.checks.values import judge_case
 from worker.judge.dynamics.check import Training
 from worker.judge.exhibits import Exhibits
-from worker.judge.fresh import Fresh
 from worker.judge.lease import DeviceLease
-from worker.judge.physics import PhysicsFloor
-from worker.judge.problem import Problem
-from worker.judge.processes import Processes, RefereeOptions
+from worker.judge.physics.floor import PhysicsFloor
+from worker.judge.reference import admission
+from worker.judge.reference.problem import Problem
 from worker.judge.report import Evaluation, EvaluationRequest
-from worker.judge.sessions import LOG_BYTES, Runner
+from worker.judge.runners.bench import Contender, Workbench
+from worker.judge.runners.processes import Processes, RefereeOptions
+from worker.judge.runners.sessions import LOG_BYTES, Runner
 from worker.judge.summary import summarise
-from worker.judge.timing import THOROUGH, USUAL, Timer, Timings
+from worker.judge.timing.fresh import Fresh
+from worker.judge.timing.races import THOROUGH, USUAL, Timer, Timings
 from worker.judge.trial import CONSTRUCT_LIMIT_S, FIRST_RUN_LIMIT_S, SUBJECT, Trial
 from worker.judge.verdict import Fault, Verdict
 

@@ -6,9 +6,9 @@ import random
 import statistics
 from collections.abc import Sequence
 
-from worker.judge import stats
 from worker.judge.report import Evaluation, WorkloadTiming
-from worker.judge.timing import Timings
+from worker.judge.timing import stats
+from worker.judge.timing.races import Timings
 from worker.judge.trial import SUBJECT
 from worker.judge.verdict import Check, Verdict
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from worker.judge.bench import Workbench
 from worker.judge.exhibits import Exhibits
 from worker.judge.report import Evaluation, EvaluationRequest
-from worker.judge.sessions import Runner
+from worker.judge.runners.bench import Workbench
+from worker.judge.runners.sessions import Runner
 from worker.judge.verdict import Check, Fault, Verdict
 
 SUBJECT = "candidate"

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from worker.judge import bell_reader
-from worker.judge.bell_reader import peer_inode, waits_on
+from worker.judge.runners import bell_reader
+from worker.judge.runners.bell_reader import peer_inode, waits_on
 
 
 @pytest.fixture(autouse=True)

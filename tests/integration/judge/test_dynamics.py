@@ -13,9 +13,9 @@ from worker.judge.dynamics import check as dynamics
 from worker.judge.dynamics.rehearsal import Rehearsal
 from worker.judge.dynamics.seats import NoSeat
 from worker.judge.exhibits import Exhibits
-from worker.judge.problem import Problem
-from worker.judge.processes import Processes, RefereeOptions
+from worker.judge.reference.problem import Problem
 from worker.judge.report import Evaluation, EvaluationRequest
+from worker.judge.runners.processes import Processes, RefereeOptions
 from worker.judge.trial import SUBJECT, Trial
 from worker.judge.verdict import Fault, Verdict
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from worker.judge.bench import Workbench
 from worker.judge.checks import provenance, sampled
 from worker.judge.exhibits import Exhibits
-from worker.judge.problem import Problem
-from worker.judge.processes import Processes, RefereeOptions
+from worker.judge.reference.problem import Problem
 from worker.judge.report import Evaluation, EvaluationRequest
+from worker.judge.runners.bench import Workbench
+from worker.judge.runners.processes import Processes, RefereeOptions
 from worker.judge.trial import SUBJECT, Trial
 from worker.judge.verdict import Fault, Verdict
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from cli.admit import _admission
-from worker.judge.domains import InferredDomain
-from worker.judge.findings import WARNED, Admission, FamilyFinding
+from worker.judge.reference.domains import InferredDomain
+from worker.judge.reference.findings import WARNED, Admission, FamilyFinding
 
 FOUND = Admission(
     problem="gather",

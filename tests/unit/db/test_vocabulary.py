@@ -9,7 +9,7 @@ import pytest
 import search.types
 import worker.judge.verdict
 from db import vocabulary
-from worker.judge import findings
+from worker.judge.reference import findings
 
 
 @pytest.mark.parametrize(

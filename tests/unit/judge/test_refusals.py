@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from problems.catalog import bundled
-from worker.judge import footprint
-from worker.judge.blame import blame
-from worker.judge.problem import Problem, call_reference
-from worker.judge.randomness import random_call, refuse_random
+from worker.judge.reference import footprint
+from worker.judge.reference.blame import blame
+from worker.judge.reference.problem import Problem, call_reference
+from worker.judge.reference.randomness import random_call, refuse_random
 from worker.judge.verdict import ReferenceFailed
 
 FILE = """

@@ -10,9 +10,9 @@ import pytest
 from tests.redteam.problems import source_of
 from worker.judge.checks import values
 from worker.judge.exhibits import Exhibits
-from worker.judge.problem import Problem
-from worker.judge.processes import Processes, RefereeOptions
+from worker.judge.reference.problem import Problem
 from worker.judge.report import Evaluation, EvaluationRequest
+from worker.judge.runners.processes import Processes, RefereeOptions
 from worker.judge.trial import SUBJECT, Trial
 from worker.judge.verdict import Fault, Verdict
 

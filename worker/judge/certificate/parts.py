@@ -10,7 +10,7 @@ from worker.judge.dynamics.check import Training
 from worker.judge.exhibits import Exhibits
 from worker.judge.lease import DeviceLease
 from worker.judge.report import Evaluation
-from worker.judge.sessions import Runner
+from worker.judge.runners.sessions import Runner
 
 
 @dataclass(frozen=True, slots=True)

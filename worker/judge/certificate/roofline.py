@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from worker.judge.certificate.document import Roofline, RoofPoint
 from worker.judge.exhibits import Exhibit
-from worker.judge.problem import call_reference
+from worker.judge.reference.problem import call_reference
 from worker.judge.report import Evaluation
 
 _PROBE_BYTES = {"cpu": 128 << 20, "cuda": 1 << 30}

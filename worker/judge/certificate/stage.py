@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 
-from worker.judge.bench import Workbench
 from worker.judge.certificate.document import Outcome
 from worker.judge.certificate.parts import RefereeParts
+from worker.judge.numerics.truth import Case
 from worker.judge.report import Evaluation, EvaluationRequest
-from worker.judge.sessions import Runner
+from worker.judge.runners.bench import Workbench
+from worker.judge.runners.sessions import Runner
 from worker.judge.trial import CONSTRUCT_LIMIT_S, FIRST_RUN_LIMIT_S, SUBJECT, Trial
-from worker.judge.truth import Case
 from worker.judge.verdict import Fault, Verdict
 from worker.runner import values
 

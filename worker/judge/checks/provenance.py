@@ -1,8 +1,8 @@
 """Whose code the device spent its time in, and whether that is what the job's policy asks for.
 
-The runner lists what ran (`worker.runner.provenance`), the judge says whose each name is (`worker.judge.kernel_names`)
-and holds its own clock beside the list: time that the list does not explain is not the candidate's own, and a list that
-claims more time than passed is forged. Filling, views and tiny copies count for nobody.
+The runner lists what ran (`worker.runner.provenance`), the judge says whose each name is (`kernel_names`) and holds its
+own clock beside the list: time that the list does not explain is not the candidate's own, and a list that claims more
+time than passed is forged. Filling, views and tiny copies count for nobody.
 
     share = own / (own + library + torch + unknown + unexplained)
 
@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worker.judge import quiet
-from worker.judge.bench import Workbench
 from worker.judge.checks import sampled
-from worker.judge.kernel_names import Owner, compiles, own_names, owner
-from worker.judge.sessions import Runner
+from worker.judge.checks.kernel_names import Owner, compiles, own_names, owner
+from worker.judge.runners import quiet
+from worker.judge.runners.bench import Workbench
+from worker.judge.runners.sessions import Runner
 from worker.judge.trial import RUN_LIMIT_S, SUBJECT, Trial
 from worker.judge.verdict import Fault, Verdict
 from worker.runner.provenance import OWN

@@ -2,7 +2,7 @@
 
 `checks/provenance` asks torch's profiler, which sees a call into the candidate's own library and not what that library
 calls: a BLAS reached by dlsym would count as its own. Here the judge stops the runner at random moments during calls
-that look like timed ones, and reads where its threads are (`worker.judge.pointers`).
+that look like timed ones, and reads where its threads are (`worker.judge.runners.pointers`).
 
     foreign = samples in foreign code - what glue (allocation, filling, views) accounts for
 
@@ -22,11 +22,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from worker.judge import quiet
-from worker.judge.bell_reader import peer_inode, waits_on
-from worker.judge.bench import Workbench
-from worker.judge.pointers import Artefacts, Process, Unreadable, Whose
-from worker.judge.sessions import Runner
+from worker.judge.runners import quiet
+from worker.judge.runners.bell_reader import peer_inode, waits_on
+from worker.judge.runners.bench import Workbench
+from worker.judge.runners.pointers import Artefacts, Process, Unreadable, Whose
+from worker.judge.runners.sessions import Runner
 from worker.judge.trial import SUBJECT, Trial
 from worker.judge.verdict import Fault, Verdict
 from worker.runner import protocol

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 
 from worker.judge.checks.values import judge_case
-from worker.judge.probes import Probe
+from worker.judge.inputs.probes import Probe
 from worker.judge.trial import RUN_LIMIT_S, SUBJECT, Trial
 from worker.judge.verdict import Verdict
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from worker.judge.sessions import Runner
+from worker.judge.runners.sessions import Runner
 from worker.judge.trial import Trial
 from worker.judge.verdict import Verdict
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import torch
 
-from worker.judge.bench import Workbench
 from worker.judge.checks.values import judge_case
-from worker.judge.probes import Variant
+from worker.judge.inputs.probes import Variant
+from worker.judge.runners.bench import Workbench
 from worker.judge.trial import CONSTRUCT_LIMIT_S, FIRST_RUN_LIMIT_S, SUBJECT, Trial
 from worker.judge.verdict import Fault, Verdict
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from worker.judge.bench import Workbench
 from worker.judge.checks import settings
 from worker.judge.exhibits import Exhibit
+from worker.judge.numerics.truth import Case, same_bits
+from worker.judge.runners.bench import Workbench
 from worker.judge.trial import CONSTRUCT_LIMIT_S, FIRST_RUN_LIMIT_S, RUN_LIMIT_S, SUBJECT, Trial
-from worker.judge.truth import Case, same_bits
 from worker.judge.verdict import Verdict
 from worker.runner.values import tensors_of
 

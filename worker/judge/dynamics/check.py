@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from worker.judge.bench import Workbench
 from worker.judge.dynamics.rehearsal import Rehearsal
 from worker.judge.dynamics.report import DynamicsReport
 from worker.judge.dynamics.seats import NoSeat, Operation, Seat, find_seat
 from worker.judge.dynamics.statistics import LIMITS
 from worker.judge.exhibits import Exhibit, Exhibits
+from worker.judge.runners.bench import Workbench
 from worker.judge.trial import CONSTRUCT_LIMIT_S, FIRST_RUN_LIMIT_S, SUBJECT, Trial
 from worker.judge.verdict import Verdict
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from worker.judge.dynamics.seats import Operation, Seat
-from worker.judge.problem import call_reference
+from worker.judge.reference.problem import call_reference
 
 ROUNDING = {torch.float64: 2.0**-50, torch.float32: 2.0**-20, torch.float16: 2.0**-12, torch.bfloat16: 2.0**-9}
 """Relative rounding noise of an honest kernel by its output's type: 16 fp32 units, or half a unit of a 16-bit type (the

@@ -21,7 +21,7 @@ import torch
 from torch.nn import functional as F
 
 from worker.judge.dynamics.model import Shape
-from worker.judge.problem import Instance
+from worker.judge.reference.problem import Instance
 
 Operation = Callable[[tuple[Any, ...]], tuple[torch.Tensor, ...]]
 

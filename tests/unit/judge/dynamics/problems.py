@@ -9,7 +9,7 @@ import torch
 
 from worker.judge.dynamics.honest import accumulated_in
 from worker.judge.dynamics.seats import Operation, Seat, find_seat
-from worker.judge.problem import Problem, call_reference
+from worker.judge.reference.problem import Problem, call_reference
 
 EMBEDDING = """
 import torch

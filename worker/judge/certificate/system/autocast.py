@@ -10,10 +10,10 @@ from __future__ import annotations
 import torch
 
 from worker.judge.certificate.stage import bench_of
-from worker.judge.numerics import Tolerance, compare, slice_error
-from worker.judge.problem import call_reference
+from worker.judge.numerics.comparison import Tolerance, compare, slice_error
+from worker.judge.numerics.truth import Case
+from worker.judge.reference.problem import call_reference
 from worker.judge.trial import RUN_LIMIT_S, Trial
-from worker.judge.truth import Case
 from worker.judge.verdict import Verdict
 
 NAME = "autocast"

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import torch
 
-from worker.judge import quiet
 from worker.judge.certificate.stage import SystemBench, bench_of
-from worker.judge.sessions import Runner
+from worker.judge.runners import quiet
+from worker.judge.runners.sessions import Runner
 from worker.judge.trial import Trial
 from worker.judge.verdict import Fault, Verdict
 

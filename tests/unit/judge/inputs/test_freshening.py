@@ -1,0 +1,85 @@
+"""Fresh values differ from every prepared set, keep their domains, and are written in place."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from problems.catalog import Domain
+from worker.judge.inputs.families import draw
+from worker.judge.inputs.freshening import Freshener, freshen
+
+NAMES = ("x", "ids", "probability", "fixed", "mask", "triangle", "count")
+DOMAINS = {"ids": Domain("index", 50), "probability": Domain("unit"), "fixed": Domain("fixed")}
+
+
+def arguments(seed: int) -> tuple[object, ...]:
+    like = (
+        torch.rand(64, 32),
+        torch.zeros(512, dtype=torch.int64),
+        torch.softmax(torch.rand(40, 9), -1),
+        torch.arange(10.0),
+        torch.arange(10) < 4,
+        torch.rand(16, 16).tril(),
+        3,
+    )
+    return draw(like, NAMES, DOMAINS, {}, "mixed", torch.Generator().manual_seed(seed))
+
+
+def test_what_may_change_changes_within_its_domain_and_the_rest_stays() -> None:
+    own, others = arguments(1), [arguments(2), arguments(3)]
+    x, ids, probability, fixed, mask, triangle, count = freshen(own, NAMES, DOMAINS, others, random.Random(1))
+    for place, fresh in ((0, x), (1, ids), (2, probability), (5, triangle)):
+        assert not any(torch.equal(fresh, prepared[place]) for prepared in (own, *others))  # type: ignore[arg-type]
+    assert ids.min() >= 0 and ids.max() < 50
+    assert torch.allclose(probability.sum(-1), torch.ones(40), atol=1e-5)
+    assert torch.equal(triangle, triangle.tril())
+    assert torch.equal(fixed, torch.arange(10.0)) and torch.equal(mask, torch.arange(10) < 4)
+    assert count == 3
+
+
+def test_rows_move_whole() -> None:
+    own, other = arguments(1), arguments(2)
+    x = freshen(own, NAMES, DOMAINS, [other], random.Random(5))[0]
+    known = torch.cat([own[0], other[0]])  # type: ignore[list-item]
+    assert all(bool((known == row).all(1).any()) for row in x)
+
+
+def test_two_calls_differ_and_neither_keeps_the_sum() -> None:
+    own, others = arguments(1), [arguments(2)]
+    rng = random.Random(9)
+    first, second = (freshen(own, NAMES, DOMAINS, others, rng)[0] for _ in range(2))
+    assert not torch.equal(first, second)
+    assert len({float(value.sum()) for value in (own[0], first, second)}) == 3  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("strides", [(32, 1), (1, 64), (40, 1)])
+def test_it_writes_into_the_given_tensors_whatever_their_strides(strides: tuple[int, int]) -> None:
+    own = torch.empty_strided((64, 32), strides).normal_()
+    other = torch.empty_strided((64, 32), strides).normal_()
+    out = torch.empty_strided((64, 32), strides).fill_(torch.nan)
+    address = out.data_ptr()
+    Freshener((own,), ("x",), {}).write((out,), (own,), [(other,)], random.Random(1))
+    assert out.data_ptr() == address
+    assert torch.isfinite(out).all()
+    assert not torch.equal(out, own) and not torch.equal(out, other)
+
+
+def test_arguments_in_different_memory_orders_are_rolled_too() -> None:
+    own, out = torch.rand(64, 32).t(), torch.empty(32, 64)
+    Freshener((own,), ("x",), {}).write((out,), (own,), [], random.Random(1))
+    assert not torch.equal(out, own) and torch.equal(out.flatten().sort().values, own.flatten().sort().values)
+
+
+def test_one_element_and_one_row() -> None:
+    for shape in ((), (1,), (1, 8)):
+        own, other = torch.rand(shape), torch.rand(shape)
+        (fresh,) = freshen((own,), ("x",), {}, [(other,)], random.Random(1))
+        assert torch.equal(fresh, other)
+
+
+def test_a_problem_with_nothing_to_change_says_so() -> None:
+    assert not Freshener((torch.zeros(3, dtype=torch.bool), 2), ("a", "b"), {}).changes
+    assert Freshener((torch.rand(3),), ("a",), {}).changes

@@ -1,0 +1,147 @@
+"""What a candidate is asked beside the workloads: probes, other sizes, other memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.redteam.problems import source_of
+from worker.judge.inputs import families
+from worker.judge.inputs.probes import Variant, make_layouts, make_shapes
+from worker.judge.numerics.truth import Case, Truth
+from worker.judge.reference.domains import resolved
+from worker.judge.reference.problem import Problem
+
+SEED = 5
+
+
+def first_case(name: str, family: str = "normal") -> tuple[Problem, Truth, Case]:
+    problem = Problem(source_of(name), name)
+    instance = problem.instance(problem.workloads("cpu")[-1], "cpu", SEED)
+    domains = resolved(problem, instance)
+    generator = torch.Generator().manual_seed(SEED)
+    drawn = families.draw(instance.like, instance.arguments, domains, instance.workload.params, family, generator)
+    truth = Truth(instance, problem.spec.precision, domains)
+    return problem, truth, truth.case(family, drawn)
+
+
+def layouts(name: str) -> dict[str, Variant]:
+    _problem, truth, case = first_case(name)
+    return {variant.name.partition(" ")[2]: variant for variant in make_layouts(truth.instance, case)}
+
+
+def tensor(variant: Variant) -> torch.Tensor:
+    (case,) = variant.cases
+    value = case.inputs[0]
+    assert isinstance(value, torch.Tensor)
+    return value
+
+
+class TestLayouts:
+    def test_hold_the_same_values_elsewhere(self) -> None:
+        found = layouts("softmax")
+        expected = first_case("softmax")[2].inputs[0]
+        rows, cols = expected.shape
+        strides = {name: tensor(variant).stride() for name, variant in found.items()}
+        assert strides == {
+            "with transposed strides": (1, rows),
+            "with padded rows": (cols + 3, 1),
+            "with every other element": (2 * cols, 2),
+            "off alignment": (cols, 1),
+        }
+        assert all(torch.equal(tensor(variant), expected) for variant in found.values())
+        assert [variant.shift for variant in found.values()] == [0, 0, 0, 1]
+
+    @pytest.mark.parametrize("wrong", ["with padded rows", "with every other element"])
+    def test_show_a_kernel_that_takes_rows_for_neighbours(self, wrong: str) -> None:
+        variant = layouts("softmax")[wrong]
+        x = tensor(variant)
+        memory = torch.zeros(x.untyped_storage().nbytes() // 4 + x.numel()).copy_(
+            torch.cat([torch.empty(0).set_(x.untyped_storage()), torch.zeros(x.numel())])
+        )
+        read = memory[: x.numel()].reshape(x.shape)  # as if it were contiguous
+        assert not variant.cases[0].judge((torch.softmax(read, -1),))[0].passed
+        assert variant.cases[0].judge((torch.softmax(x, -1),))[0].passed
+
+    def test_leave_vectors_alone(self) -> None:
+        ids = layouts("embedding")
+        assert list(ids) == ["off alignment"]
+
+
+class TestShapes:
+    def test_are_asked_with_two_families_and_stretched_ones_with_three(self) -> None:
+        found = self.variants("row_max")
+        assert 8 <= len(found) <= 10
+        for variant in found:
+            stretched = variant.instance.like[0].numel() > 1.5 * 61 * 333
+            expected = ["mixed", "ends", "offset"] if stretched else ["mixed", "ends"]
+            assert [case.family for case in variant.cases] == expected, variant.name
+        assert {"odd with rows=245", "odd with cols=1333"} <= {variant.name for variant in found}
+
+    def test_a_lost_tail_shows_whatever_else_is_large(self) -> None:
+        case = self.named("row_max", "odd with cols=1333").cases[1]
+        for lost in (1, 20, 53):
+            assert not case.judge((case.inputs[0][:, :-lost].amax(-1),))[0].passed, lost
+        assert case.judge((case.inputs[0].amax(-1),))[0].passed
+
+    def test_a_variance_of_columns_that_cancels_shows(self) -> None:
+        variant = self.named("batchnorm", "odd with rows=245")
+        (case,) = (case for case in variant.cases if case.family == "offset")
+        norm = variant.instance.model.get_submodule("norm")
+        x, mean = case.inputs[0], case.inputs[0].mean(0)
+
+        def scaled(variance: torch.Tensor) -> torch.Tensor:
+            return ((x - mean) * torch.rsqrt(variance + 1e-5) * norm.weight + norm.bias).detach()
+
+        assert case.judge((scaled((x - mean).square().mean(0)),))[0].passed
+        assert not case.judge((scaled((x.square().mean(0) - mean.square()).clamp_min(0)),))[0].passed
+
+    def test_large_ones_are_asked_with_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("worker.judge.inputs.probes._BOTH_BYTES", 0)
+        assert {len(variant.cases) for variant in self.variants("row_max") if variant.cases[0].inputs[0].numel()} == {1}
+
+    @pytest.mark.parametrize("name", ["bias_relu", "matmul"])
+    def test_every_size_is_also_even(self, name: str) -> None:
+        """The smallest workload's are odd: a mask in place of a remainder shows at 334."""
+        sizes = {"bias_relu": {"cols=334", "rows=62"}, "matmul": {"k=334", "n=78", "m=62"}}[name]
+        assert {f"odd with {size}" for size in sizes} <= {variant.name for variant in self.variants(name)}
+
+    @pytest.mark.filterwarnings("ignore:var")
+    def test_sizes_without_any_result_must_only_be_survived(self) -> None:
+        assert self.named("variance", "odd with cols=1333").compared
+        assert not self.named("variance", "odd with cols=1").compared, "a variance of one number is NaN"
+
+    def named(self, problem: str, name: str) -> Variant:
+        return next(variant for variant in self.variants(problem) if variant.name == name)
+
+    @staticmethod
+    def variants(name: str) -> list[Variant]:
+        problem, truth, _case = first_case(name)
+        return make_shapes(problem, truth.instance, truth.domains, SEED)
+
+
+class TestSpecialValues:
+    def test_a_maximum_is_not_a_number_where_one_element_is_none(self) -> None:
+        _problem, _truth, case = first_case("row_max", "special")
+        x = case.inputs[0]
+        assert x.isnan().any()
+        dropped = x.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf).amax(-1)
+        assert not case.judge((dropped,))[0].passed
+        assert case.judge((x.amax(-1),))[0].passed
+
+    def test_what_a_mask_hides_may_be_either(self) -> None:
+        problem, truth, case = first_case("masked_softmax")
+        x, mask = case.inputs
+        hidden = x.masked_fill((mask == 0) & (torch.rand(x.shape) < 0.1), torch.nan)
+        source = source_of("masked_softmax").replace(
+            "return torch.softmax(x.masked_fill(~(mask > 0), float('-inf')), -1)", "return (x.exp() * mask).sum(-1)"
+        )
+        times = Problem(source, "times")
+        instance = replace(times.instance(times.workloads("cpu")[-1], "cpu", SEED), like=truth.instance.like)
+        found = Truth(instance, problem.spec.precision, truth.domains).case("special", (hidden, mask))
+        assert found.eager[0].isnan().any(), "NaN times zero"
+        skipping = (hidden.masked_fill(mask == 0, -torch.inf).exp() * mask).sum(-1)
+        assert found.judge((skipping,))[0].passed
+        assert found.judge(found.eager)[0].passed

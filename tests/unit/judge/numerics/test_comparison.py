@@ -1,0 +1,174 @@
+"""Thresholds lie between honest and broken arithmetic, and no slice hides."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from worker.judge.numerics.comparison import compare, degrade, slice_error, tolerance
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+FP32 = tolerance(1e-7, 5e-4, torch.float32)
+
+
+class TestTolerance:
+    def test_between_its_anchors(self) -> None:
+        near, far = tolerance(2e-6, 2e-4, torch.float32), tolerance(2e-6, 1e-1, torch.float32)
+        assert near.sees_precision and far.sees_precision
+        assert near.threshold == pytest.approx(5e-5)  # a quarter of the reject anchor
+        assert far.threshold == pytest.approx((2e-6 * 1e-1) ** 0.5)
+
+    def test_an_accept_anchor_of_zero_still_leaves_room_for_a_sequential_sum(self) -> None:
+        assert tolerance(0.0, 1e-3, torch.float32).threshold > 1e-5
+
+    def test_a_family_that_cannot_see_precision_says_so(self) -> None:
+        limit = tolerance(2e-5, 3e-5, torch.float32)
+        assert not limit.sees_precision
+        assert limit.threshold == pytest.approx(1.6e-4)
+
+    def test_nearly_equal_numbers_may_be_added_one_by_one(self) -> None:
+        n = 8191
+        terms = torch.exp(1e-5 * normal(n)).float()
+        exact = terms.double() / terms.double().sum()
+        honest = terms / terms.cumsum(0, dtype=torch.float32)[-1]
+        limit = tolerance(0.0, 1e-6, torch.float32)
+        assert slice_error(honest, exact)[0] < limit.threshold < 1e-4
+        assert tolerance(0.0, 0.0, torch.bfloat16).threshold < 2e-2
+
+
+class TestCompare:
+    def test_honest_rounding_passes(self) -> None:
+        truth = normal(64, 512)
+        assert compare(truth.float(), truth, truth.float(), FP32).passed
+
+    def test_one_wrong_row_in_many_is_found_and_named(self) -> None:
+        truth = normal(4096, 64)
+        wrong = truth.float()
+        wrong[1234] *= 1.01
+        found = compare(wrong, truth, truth.float(), FP32)
+        assert not found.passed
+        assert found.worst_slice == "row 1234"
+
+    def test_one_wrong_column_is_found(self) -> None:
+        truth = normal(4096, 64)
+        wrong = truth.float()
+        wrong[:, 17] += 1e-2
+        assert not compare(wrong, truth, truth.float(), FP32).passed
+
+    def test_a_single_wrong_element_is_found_where_every_slice_average_hides_it(self) -> None:
+        truth = normal(8, 65536)
+        loose = tolerance(1e-2, 1.0, torch.float32)
+        wrong = truth.float()
+        wrong[3, 4] += 6.0
+        error, _where = slice_error(wrong, truth)
+        assert error < loose.threshold
+        assert not compare(wrong, truth, truth.float(), loose).passed
+
+    def test_zeros_never_pass_however_small_the_truth(self) -> None:
+        truth = normal(32, 32) * 1e-20
+        assert not compare(torch.zeros(32, 32), truth, truth.float(), FP32).passed
+
+    @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
+    def test_a_non_finite_value_where_there_is_none(self, poison: float) -> None:
+        truth = normal(32, 32)
+        wrong = truth.float()
+        wrong[5, 6] = poison
+        assert not compare(wrong, truth, truth.float(), FP32).passed
+
+    def test_a_missing_infinity_and_one_of_the_wrong_sign(self) -> None:
+        truth = normal(32, 32)
+        truth[0, 0] = math.inf
+        right = truth.float()
+        assert compare(right, truth, right, FP32).passed
+        for value in (0.0, -math.inf):
+            wrong = right.clone()
+            wrong[0, 0] = value
+            assert not compare(wrong, truth, right, FP32).passed
+
+    def test_where_eager_and_truth_disagree_on_an_infinity_either_is_right(self) -> None:
+        truth = normal(32, 32)
+        eager = truth.float()
+        eager[0, 0] = math.nan  # gelu(inf) is NaN in eager fp32 and inf in fp64
+        truth[0, 0] = math.inf
+        assert compare(truth.float(), truth, eager, FP32).passed
+        assert compare(eager, truth, eager, FP32).passed
+
+    def test_integers_are_exact(self) -> None:
+        right = torch.arange(100)
+        wrong = right.clone()
+        wrong[7] += 1
+        truth = right.double()
+        assert compare(right, truth, right, FP32).passed
+        assert compare(wrong, truth, right, FP32).reason == "1 of 100 integers differ"
+
+
+class TestDegrade:
+    def test_fp32_loses_what_tf32_loses(self) -> None:
+        values = normal(1000).float()
+        rounded = degrade(values, torch.float32, tf32_allowed=False)
+        relative = ((rounded - values) / values).abs()
+        assert 2**-13 < float(relative.max()) <= 2**-11
+        assert torch.equal(rounded.view(torch.int32) & 0x1FFF, torch.zeros(1000, dtype=torch.int32))
+
+    def test_rounds_to_nearest_across_a_power_of_two(self) -> None:
+        value = torch.tensor([1.0 - 2.0**-20])
+        assert degrade(value, torch.float32, tf32_allowed=False).item() == 1.0
+
+    def test_keeps_integers_and_specials(self) -> None:
+        assert torch.equal(degrade(torch.arange(5), torch.int64, tf32_allowed=False), torch.arange(5))
+        special = torch.tensor([math.inf, -math.inf, 0.0])
+        assert torch.equal(degrade(special, torch.float32, tf32_allowed=False), special)
+        assert degrade(torch.tensor([math.nan]), torch.float32, tf32_allowed=False).isnan().all()
+
+
+def test_a_bf16_accumulated_matmul_is_over_the_threshold_and_a_sequential_fp32_one_is_under() -> None:
+    a, b = normal(64, 4096, seed=1).float(), normal(4096, 32, seed=2).float()
+    truth = a.double() @ b.double()
+    coarse = (
+        degrade(a, torch.float32, tf32_allowed=False).double() @ degrade(b, torch.float32, tf32_allowed=False).double()
+    )
+    limit = tolerance(slice_error(a @ b, truth)[0], slice_error(coarse, truth)[0], torch.float32)
+    assert limit.sees_precision
+    sequential = torch.zeros(64, 32)
+    for k in range(4096):
+        sequential += a[:, k : k + 1] * b[k]
+    rounded = torch.zeros(64, 32, dtype=torch.bfloat16)
+    for k in range(0, 4096, 64):
+        rounded += (a[:, k : k + 64] @ b[k : k + 64]).bfloat16()
+    assert compare(sequential, truth, a @ b, limit).passed
+    assert not compare(rounded.float(), truth, a @ b, limit).passed
+    assert not compare((a.bfloat16().float() @ b.bfloat16().float()), truth, a @ b, limit).passed
+
+
+def test_rows_that_many_ids_hit_are_a_slice_and_a_growing_error_is_named() -> None:
+    truth = normal(512, 32)
+    hits = torch.ones(512, dtype=torch.int64)
+    hits[:3] = 900
+    limit = tolerance(1e-3, 1e-1, torch.bfloat16)
+    right = truth.bfloat16()
+    assert compare(right, truth, right, limit, hits).passed
+    wrong = right.clone()
+    wrong[:3] = (truth[:3] * 1.04).bfloat16()
+    found = compare(wrong, truth, right, limit, hits)
+    assert not found.passed
+    assert "accumulate it in float32" in found.reason
+    assert "accumulate" not in compare(wrong, truth, right, limit).reason
+
+
+def test_where_eager_is_nan_without_need_the_number_nan_and_zero_are_right() -> None:
+    truth = normal(32, 64)
+    eager = truth.float()
+    eager[3] = math.nan
+    for value, right in ((math.nan, True), (0.0, True), (7.0, False)):
+        output = truth.float()
+        output[3] = value
+        assert compare(output, truth, eager, FP32).passed == right
+    zeros = truth.float()
+    zeros[4] = 0.0
+    assert not compare(zeros, truth, eager, FP32).passed

@@ -1,0 +1,108 @@
+"""Honest roundings of a reference, and what they do to tolerances."""
+
+from __future__ import annotations
+
+import torch
+
+from tests.redteam.problems import make
+from worker.judge.numerics.rounding import DRAWS, EmptySoftmax, FaithfulRounding, faithful, moved
+from worker.judge.numerics.truth import Case, Truth
+from worker.judge.reference.problem import Problem
+
+_EVEN, _ODD = {"rows": 32, "cols": 64}, {"rows": 7, "cols": 33}
+
+
+def _case(forward: str, *inputs: torch.Tensor, family: str = "normal", backward: bool = False) -> Case:
+    problem = Problem(make("a test", "test", forward, backward=backward, even=_EVEN, odd=_ODD), "test")
+    instance = problem.instance(problem.workloads("cpu")[0], "cpu", 1)
+    return Truth(instance, problem.spec.precision, {}).case(family, inputs)
+
+
+def test_every_rounded_number_is_a_float32_within_one_step_of_the_exact() -> None:
+    exact = torch.randn(1000, dtype=torch.float64)
+    for draw in range(DRAWS):
+        rounded = faithful(exact, draw)
+        assert torch.equal(rounded, rounded.float().double())
+        distance = (rounded - exact).abs() / exact.abs()
+        assert float(distance.max()) < 2.0**-23
+        assert float(distance.max()) > 2.0**-24.5, "no result was rounded to its farther neighbour"
+
+
+def test_numbers_that_float32_holds_stay_and_so_do_special_ones() -> None:
+    held = torch.cat(
+        [torch.randn(100).double(), torch.tensor([0.0, -0.0, 3.0, torch.inf, -torch.inf], dtype=torch.float64)]
+    )
+    nearly = torch.tensor([0.1, 1.0], dtype=torch.float64) * torch.tensor([10.0, 1 - 2.0**-53], dtype=torch.float64)
+    for draw in range(DRAWS):
+        assert torch.equal(faithful(held, draw), held)
+        assert torch.equal(faithful(nearly, draw), torch.ones(2, dtype=torch.float64))
+        assert bool(faithful(torch.tensor([torch.nan], dtype=torch.float64), draw).isnan())
+
+
+def test_inputs_move_by_half_a_unit_but_not_those_of_few_bits() -> None:
+    values = torch.randn(1000).double()
+    change = ((moved(values, 0) - values) / values).abs()
+    assert 2.0**-25 <= float(change.max()) <= 2.0**-24
+    assert bool((moved(values, 0) != moved(values, 1)).all())
+    few = torch.tensor([0.0, 1.0, -2.0, 2.0**-14, 100.0, torch.inf], dtype=torch.float64)
+    assert torch.equal(moved(few, 0), few)
+
+
+def test_operations_are_rounded_in_place_too_and_views_stay_views() -> None:
+    x = torch.full((4,), 1.0, dtype=torch.float64)
+    with FaithfulRounding(1):
+        view = x[:2]
+        view.div_(3.0)
+    third = torch.tensor(1.0, dtype=torch.float64) / 3.0
+    assert torch.equal(x[:2], x[:2].float().double())
+    assert float((x[0] - third).abs()) > 2.0**-26
+    assert torch.equal(x[2:], torch.ones(2, dtype=torch.float64))
+
+
+def test_a_lucky_eager_does_not_make_the_tolerance_of_a_cancelling_gradient_small() -> None:
+    """Rows nearly one-hot: y * (g - <g, y>) is what one rounding of y leaves of it."""
+    x = torch.randn(32, 64)
+    x[:, 5] = 17.5 + 0.01 * torch.arange(32)
+    g = torch.randn(32, 64)
+    case = _case("return torch.softmax(x, -1)", x, g, backward=True)
+    y = torch.softmax(x.double(), -1)
+    stored = (y * (1 + 2.0**-23 * torch.randn(y.shape, dtype=torch.float64))).float()
+    gradient = stored * (g - (stored.double() * g).sum(-1, keepdim=True).float())
+    assert case.judge((case.eager[0], gradient))[1].passed
+    assert not case.judge((case.eager[0], torch.zeros_like(gradient)))[1].passed
+
+
+def test_well_conditioned_results_keep_a_tolerance_that_sees_precision() -> None:
+    x = torch.randn(32, 64)
+    case = _case("return torch.softmax(x, -1)", x)
+    assert case.tolerances[0].sees_precision
+    assert not case.judge((torch.softmax(x.bfloat16().float(), -1),))[0].passed
+    assert not case.judge((case.eager[0].bfloat16().float(),))[0].passed
+
+
+def test_whole_numbers_before_a_floor_do_not_loosen_it() -> None:
+    x = torch.randint(-8, 9, (32, 64)).float()
+    assert _case("return torch.floor(x * 4)", x).tolerances[0].accept_error < 1e-5
+
+
+def test_a_softmax_of_nothing_is_zero_or_nan_where_a_special_value_made_it_so() -> None:
+    x = torch.randn(32, 64)
+    x[3] = -torch.inf
+    x[4, 0] = torch.nan
+    case = _case("return torch.softmax(x, -1)", x, family="special")
+    zero = case.eager[0].clone()
+    zero[3] = 0.0
+    assert case.judge((case.eager[0],))[0].passed
+    assert case.judge((zero,))[0].passed
+    assert not case.judge((zero.nan_to_num(0.0),))[0].passed, "a NaN that was an input must stay one"
+    zero[3, 0] = 1.0
+    assert not case.judge((zero,))[0].passed
+
+
+def test_only_an_empty_softmax_becomes_zero() -> None:
+    rows = torch.tensor([[-torch.inf, -torch.inf], [torch.inf, 0.0], [-torch.inf, 0.0]], dtype=torch.float64)
+    with EmptySoftmax():
+        found = torch.softmax(rows, -1)
+    assert found[0].tolist() == [0.0, 0.0]
+    assert bool(found[1].isnan().any())
+    assert found[2].tolist() == [0.0, 1.0]

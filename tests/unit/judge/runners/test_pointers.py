@@ -1,0 +1,156 @@
+"""Where a stopped process is: read from a real one, and from the text of a real map."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from worker.judge.checks.sampled import Census, least_share
+from worker.judge.runners.pointers import Artefacts, Process, Region, Whose, executable, is_neutral
+
+_MAPS = """\
+00400000-0041f000 r--p 00000000 fe:00 260811                             /usr/bin/python3.11
+0041f000-006d2000 r-xp 0001f000 fe:00 260811                             /usr/bin/python3.11
+7f00a000-7f00b000 rwxp 00000000 00:00 0
+7f00c000-7f00d000 r-xp 00001000 00:31 77                                 /tmp/5-a b.so (deleted)
+7ffd1000-7ffd2000 rw-p 00000000 00:00 0                                  [stack]
+"""
+_SPIN = 'extern "C" void spin() { for (volatile long k = 0;; k = k + 1) {} }\nint main() { spin(); }\n'
+
+
+@pytest.fixture(scope="module")
+def spinner(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("g++") is None:
+        pytest.skip("no g++ on this machine")
+    folder = tmp_path_factory.mktemp("spinner")
+    (folder / "spin.cpp").write_text(_SPIN)
+    subprocess.run(["g++", "-O1", "-o", str(folder / "spin"), str(folder / "spin.cpp")], check=True)
+    return folder / "spin"
+
+
+@pytest.fixture
+def running(spinner: Path) -> Iterator[int]:
+    process = subprocess.Popen([str(spinner)])
+    while Path(f"/proc/{process.pid}/exe").stat().st_ino != spinner.stat().st_ino:
+        pass
+    os.sched_yield()
+    yield process.pid
+    process.kill()
+    process.wait()
+
+
+def test_only_executable_regions_count_and_names_may_hold_spaces() -> None:
+    assert executable(_MAPS) == [
+        Region(0x41F000, 0x6D2000, 0x1F000, "/usr/bin/python3.11"),
+        Region(0x7F00A000, 0x7F00B000, 0, ""),
+        Region(0x7F00C000, 0x7F00D000, 0x1000, "/tmp/5-a b.so (deleted)"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "neutral"),
+    [
+        ("/usr/bin/python3.11", True),
+        ("/usr/lib/x86_64-linux-gnu/libc.so.6", True),
+        ("/usr/lib/x86_64-linux-gnu/libm.so.6", True),
+        ("/usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30", True),
+        ("/lib64/ld-linux-x86-64.so.2", True),
+        ("/usr/lib/python3.11/lib-dynload/_ctypes.cpython-311-x86_64-linux-gnu.so", True),
+        ("[vdso]", True),
+        ("/usr/lib/x86_64-linux-gnu/libopenblas.so.0", False),
+        ("/usr/lib/x86_64-linux-gnu/libmkl_core.so", False),
+        ("/tmp/libm.so.6", False),
+        ("/tmp/usr/libc.so.6", False),
+        ("", False),
+    ],
+)
+def test_neutral_is_a_runtime_in_a_folder_that_no_candidate_writes(path: str, neutral: bool) -> None:
+    assert is_neutral(path) is neutral
+
+
+def test_torchs_own_runtime_is_neutral_and_its_kernels_are_not() -> None:
+    import torch
+
+    folder = Path(torch.__file__).parent / "lib"
+    assert is_neutral(str(folder / "libc10.so"))
+    assert not is_neutral(str(folder / "libtorch_cpu.so"))
+
+
+def _name(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text()
+
+
+def _found(pid: int, built: Artefacts) -> Counter[Whose]:
+    """Who was found in ten stops."""
+    found: Counter[Whose] = Counter()
+    for _stop in range(10):
+        os.kill(pid, signal.SIGSTOP)
+        found.update(whose for whose, _name in Process(pid, built).threads())
+        os.kill(pid, signal.SIGCONT)
+    return found
+
+
+def test_a_thread_in_what_was_built_is_in_its_own_code(running: int, spinner: Path) -> None:
+    assert _found(running, Artefacts([spinner]))[Whose.OWN] >= 5
+
+
+def test_the_same_thread_is_in_foreign_code_when_something_else_was_built(
+    running: int, spinner: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.write_bytes(spinner.read_bytes()[::-1])
+    found = _found(running, Artefacts([other]))
+    assert found[Whose.OWN] == 0
+    assert found[Whose.FOREIGN] >= 5
+
+
+def test_a_thread_in_a_system_call_is_nowhere() -> None:
+    process = subprocess.Popen(["sleep", "60"])
+    while "S (sleeping)" not in Path(f"/proc/{process.pid}/status").read_text() or "sleep" not in _name(process.pid):
+        pass
+    found = _found(process.pid, Artefacts([]))
+    process.kill()
+    process.wait()
+    assert found[Whose.FOREIGN] == found[Whose.OWN] == 0
+
+
+def test_a_share_is_told_only_from_enough_samples() -> None:
+    assert least_share(7, 0) == 0.0
+    assert least_share(60, 4) > 0.7
+    assert least_share(6, 58) < 0.1
+    assert least_share(0, 64) == 0.0
+
+
+def test_what_glue_explains_does_not_count() -> None:
+    census = Census(ran_s=0.1, calls=100)
+    for _stop in range(50):
+        census.add([(Whose.OWN, "a.so"), (Whose.FOREIGN, "libtorch_cpu.so"), (Whose.NEUTRAL, "libm.so.6")])
+    assert census.own == census.foreign.total() == 50
+    assert census.beyond(0.0) == 50
+    assert census.beyond(100.0) == pytest.approx(45)  # 100 calls of 100 us are 10 ms of 100, a tenth of 50 stops
+    assert census.beyond(2000.0) == 0.0
+
+
+def test_own_code_is_late_only_between_calls() -> None:
+    census = Census()
+    census.add([(Whose.OWN, "a.so"), (Whose.OWN, "a.so")])
+    census.add([(Whose.NEUTRAL, "libc.so.6")], over=True)
+    assert census.late == 0
+    census.add([(Whose.OWN, "a.so"), (Whose.OWN, "a.so")], over=True)
+    assert (census.late, census.own) == (1, 4)
+
+
+def test_more_is_wanted_while_most_of_it_is_foreign() -> None:
+    census = Census(own=3, ran_s=0.25)
+    assert not census.wants_more(0.2)
+    census.foreign["libtorch_cpu.so"] = 4
+    assert census.wants_more(0.2)
+    census.ran_s = 1.0
+    assert not census.wants_more(0.2)

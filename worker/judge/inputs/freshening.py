@@ -1,0 +1,115 @@
+"""Fresh values for every timed call, at about the price of a copy.
+
+A kernel that keeps the answer to values it has seen, or that recognises them by a sum or a prefix, must not gain by
+it. So a timed call never meets the values of another: every argument is rolled by a random number of rows, and two
+stretches of it are overwritten from another prepared case. Whole rows move, so that each keeps its family: a row of
+half N and half 1e4 + N would be worse conditioned than the rows that its tolerance was calibrated on.
+
+    freshener = Freshener(case.inputs, instance.arguments, domains)        # once: it looks at the values
+    freshener.write(places, case.inputs, others, rng)                      # for every call: only copies
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from problems.catalog import Domain
+from worker.judge.inputs import real_values
+from worker.judge.inputs.families import kind_of
+
+_STRETCHES = 2
+_LARGEST_STRETCH = 8
+"""A stretch is up to an eighth of the argument."""
+
+
+class Freshener:
+    """How the arguments of one problem may be changed without leaving their domains."""
+
+    def __init__(self, inputs: tuple[Any, ...], names: tuple[str, ...], domains: Mapping[str, Domain]) -> None:
+        """`inputs` is any valid set of arguments, such as a prepared case's."""
+        self._moves = [_move(value, domains.get(name)) for value, name in zip(inputs, names, strict=True)]
+
+    @property
+    def changes(self) -> bool:
+        """Whether any argument can be changed at all."""
+        return any(move != "stay" for move in self._moves)
+
+    def write(
+        self, out: Sequence[Any], source: Sequence[Any], others: Sequence[Sequence[Any]], rng: random.Random
+    ) -> None:
+        """Write new valid values into the tensors of `out`, made from those of `source` and of `others`.
+
+        All are argument lists of one shape, on one device; `out` must not share memory with the others. An argument
+        that has to stay (`fixed`, masks, whatever is no tensor) is copied as it is in `source`.
+        """
+        for place, move in enumerate(self._moves):
+            if not isinstance(out[place], torch.Tensor):
+                continue
+            given = [other[place] for other in others]
+            if move == "scale":  # a triangular or symmetric matrix: the factor keeps its form
+                torch.mul(rng.choice([source[place], *given]), rng.uniform(0.7, 1.4), out=out[place])
+            elif move == "stay":
+                out[place].copy_(source[place])
+            else:
+                _roll(out[place], source[place], given, rng)
+
+
+def freshen(
+    inputs: tuple[Any, ...],
+    names: tuple[str, ...],
+    domains: Mapping[str, Domain],
+    others: Sequence[tuple[Any, ...]],
+    rng: random.Random,
+    out: Sequence[Any] | None = None,
+) -> Sequence[Any]:
+    """New valid arguments from prepared ones, written into `out` (new tensors when None), which is returned."""
+    if out is None:
+        out = [torch.empty_like(value) if isinstance(value, torch.Tensor) else value for value in inputs]
+    Freshener(inputs, names, domains).write(out, inputs, others, rng)
+    return out
+
+
+def _move(value: Any, domain: Domain | None) -> str:
+    kind = kind_of(value, domain)
+    if kind == "fixed":
+        return "stay"
+    return "scale" if kind == "real" and real_values.structure(value) else "roll"
+
+
+def _roll(out: torch.Tensor, source: torch.Tensor, others: Sequence[torch.Tensor], rng: random.Random) -> None:
+    """`out` = `source` rolled by whole rows, with stretches from the others: four copies and no temporary."""
+    into, values, *rest = _as_rows([out, source, *others])
+    rows = values.shape[0]
+    by = rng.randrange(1, rows) if rows > 1 else 0
+    into[by:].copy_(values[: rows - by])
+    if by:
+        into[:by].copy_(values[rows - by :])
+    for _ in range(_STRETCHES if rest else 0):
+        length = rng.randint(1, max(1, rows // _LARGEST_STRETCH))
+        start, at = (rng.randint(0, rows - length) for _ in range(2))
+        into[at : at + length].copy_(rng.choice(rest)[start : start + length])
+
+
+def _as_rows(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Views whose first dimension is what moves: the rows in memory where all are dense and ordered alike (a row is
+    the innermost dimension, or one element of a vector), else the largest dimension but the last."""
+    first = tensors[0]
+    if first.dim() == 0:
+        return [tensor.reshape(1) for tensor in tensors]
+    if all(_dense_like(tensor, first) for tensor in tensors):
+        stride, size = min(zip(first.stride(), first.shape, strict=True))
+        row = size if first.dim() > 1 and stride == 1 else 1
+        return [
+            tensor.as_strided((tensor.numel() // row, row), (row, 1), tensor.storage_offset()) for tensor in tensors
+        ]
+    outer = first.shape[:-1] or first.shape
+    return [tensor.movedim(outer.index(max(outer)), 0) for tensor in tensors]
+
+
+def _dense_like(tensor: torch.Tensor, first: torch.Tensor) -> bool:
+    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return span == tensor.numel() and tensor.stride() == first.stride()

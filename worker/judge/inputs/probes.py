@@ -1,0 +1,243 @@
+"""Probes and variants of a problem: what else a candidate is asked beside the workloads. Made once per problem.
+
+A *probe* changes one input or one parameter of the smallest workload and nothing else. A *variant* is a workload of
+other shapes or another memory layout.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from problems.catalog import Domain, Param, Workload
+from worker.judge.inputs import families
+from worker.judge.numerics.truth import Case, Truth
+from worker.judge.reference.domains import resolved
+from worker.judge.reference.problem import Instance, Problem
+from worker.judge.verdict import ReferenceFailed
+
+_SIZES = (3, 7, 33, 257)
+"""Sizes that no tile divides: odd, just over a warp, just over a block."""
+_MAX_SHAPES, _MAX_PROBES = 10, 12
+_MAX_GROWTH = 4.0
+"""A variant's inputs may be this much larger than the smallest workload's."""
+_GROWN = 1.5
+"""A variant with so many times the bytes of the smallest workload is one that was stretched."""
+_MOVED_UNITS = 8.0
+_CANNOT_HOLD = (RuntimeError, ValueError, IndexError)
+"""What drawing values for sizes that a family or a domain cannot hold ends in: such a variant is left out."""
+_BEYOND_16_BITS = 70_000
+_BOTH_BYTES = 1 << 20
+"""Variants with more bytes of inputs are asked for one family: comparing 8 MiB of outputs costs 0.1 s on two cores."""
+_GAP = 3
+"""Elements between the rows of a padded layout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """The base case with one tensor drawn anew."""
+
+    name: str
+    """The input's or parameter's name."""
+    case: Case
+    state: Mapping[str, torch.Tensor] | None
+    """The changed parameter, for a probe of a parameter."""
+    moved: tuple[bool, ...]
+    """For each output: whether the reference's result changed by more than its own rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Another workload or layout."""
+
+    name: str
+    instance: Instance
+    cases: tuple[Case, ...]
+    shift: int = 0
+    """Elements by which every input is misaligned."""
+    compared: bool = True
+    """Whether the reference has results there to compare with."""
+
+
+def make_probes(truth: Truth, base: Case, domains: Mapping[str, Domain], generator: torch.Generator) -> list[Probe]:
+    """One probe per float or index input and per parameter of one workload. Raises ReferenceFailed."""
+    instance = truth.instance
+    probes = []
+    for index, name in enumerate(instance.arguments):
+        value = base.inputs[index]
+        if families.kind_of(value, domains.get(name)) == "fixed":
+            continue
+        drawn = families.draw(instance.like, instance.arguments, domains, instance.workload.params, "normal", generator)
+        changed = (*base.inputs[:index], drawn[index], *base.inputs[index + 1 :])
+        case = truth.case(f"other {name}", changed)
+        probes.append(Probe(name, case, None, _moved(base, case)))
+    for name, parameter in instance.model.named_parameters():
+        if parameter.is_floating_point() and parameter.numel():
+            state = {name: _other_values(parameter, generator)}
+            case = truth.with_state(state).case(f"other {name}", base.inputs)
+            probes.append(Probe(name, case, state, _moved(base, case)))
+    return probes[:_MAX_PROBES]
+
+
+def _other_values(parameter: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    noise = torch.randn(parameter.shape, generator=generator, device=parameter.device)
+    spread = float(parameter.detach().float().std()) if parameter.numel() > 1 else 1.0
+    return parameter.detach() + (0.5 * (spread or 1.0) * noise).to(parameter.dtype)
+
+
+def _moved(base: Case, case: Case) -> tuple[bool, ...]:
+    found: list[bool] = []
+    for before, after, eager in zip(base.truth, case.truth, case.eager, strict=True):
+        if before.shape != after.shape or not eager.is_floating_point():
+            found.append(before.shape != after.shape or not torch.equal(before, after))
+            continue
+        unit = torch.finfo(eager.dtype).eps
+        change = (after - before).abs().nan_to_num(0.0)
+        found.append(bool((change > _MOVED_UNITS * unit * before.abs().nan_to_num(0.0) + 1e-30).any()))
+    return tuple(found)
+
+
+def make_shapes(problem: Problem, smallest: Instance, domains: Mapping[str, Domain], seed: int) -> list[Variant]:
+    """Workloads of other sizes on which the reference runs, with one case each."""
+    device = _device_of(smallest)
+    found: list[Variant] = []
+    rng = random.Random(seed)
+    size = _size(smallest)
+    elements = max((value.numel() for value in smallest.like if isinstance(value, torch.Tensor)), default=1)
+    for workload in _resized(smallest.workload, elements, rng):
+        if len(found) == _MAX_SHAPES:
+            break
+        variant = _shape_variant(problem, workload, device, seed, size)
+        if variant is not None:
+            found.append(variant)
+    return found or _resized_batches(problem, smallest, domains, seed)
+
+
+def _device_of(instance: Instance) -> str:
+    return next((value.device.type for value in instance.like if isinstance(value, torch.Tensor)), "cpu")
+
+
+def _resized(workload: Workload, elements: int, rng: random.Random) -> Iterator[Workload]:
+    """Every size parameter at one; each of them larger, so that an input of `elements` elements has more than 16 bits
+    can count; the first at zero; each larger by one, which is even where the workload's is odd; then sizes at random
+    that no tile divides."""
+    sizes = {key: value for key, value in workload.params.items() if type(value) is int and value > 1}
+    if not sizes:
+        return
+    for key in sizes:
+        yield _with_params(workload, {key: 1})
+    times = max(2, _BEYOND_16_BITS // max(1, elements) + 1)
+    for key, size in sizes.items():
+        yield _with_params(workload, {key: times * size + 1})
+    yield _with_params(workload, {next(iter(sizes)): 0})
+    for key, size in sizes.items():
+        yield _with_params(workload, {key: size + 1})
+    others = [(key, size) for key, value in sizes.items() for size in (*_SIZES, value - 1) if size != value]
+    rng.shuffle(others)
+    for key, size in others:
+        yield _with_params(workload, {key: size})
+
+
+def _with_params(workload: Workload, changes: Mapping[str, Param]) -> Workload:
+    text = ", ".join(f"{key}={value}" for key, value in changes.items())
+    return replace(workload, name=f"{workload.name} with {text}", params={**workload.params, **changes})
+
+
+def _size(instance: Instance) -> int:
+    """Bytes of one set of inputs."""
+    return sum(getattr(value, "nbytes", 0) for value in instance.like)
+
+
+def _shape_variant(problem: Problem, workload: Workload, device: str, seed: int, smallest: int) -> Variant | None:
+    """None when the reference does not accept these sizes. `smallest`: bytes of the smallest workload's inputs."""
+    try:
+        instance = problem.instance(workload, device, seed)
+        if _size(instance) > _MAX_GROWTH * smallest + (1 << 20):
+            return None
+        grown = _size(instance) > _GROWN * smallest
+        return _variant(problem, instance, resolved(problem, instance), device, seed, grown=grown)
+    except (ReferenceFailed, *_CANNOT_HOLD):
+        return None
+
+
+def _variant(
+    problem: Problem, instance: Instance, domains: Mapping[str, Domain], device: str, seed: int, *, grown: bool
+) -> Variant:
+    """Rows of all families, and rows of one size with large ends: among rows of 1e4, a maximum that misses the tail of
+    a normal row is not seen. A mean of no rows is NaN, and nobody's contract: there a candidate must only survive."""
+    generator = torch.Generator(device=device).manual_seed(seed)
+    truth = Truth(instance, problem.spec.precision, domains)
+    wanted: tuple[str, ...] = (families.ENDS,)
+    if _size(instance) <= _BOTH_BYTES:
+        wanted = ("mixed", families.ENDS, families.OFFSET) if grown else ("mixed", families.ENDS)
+    drawn = [
+        families.draw(instance.like, instance.arguments, domains, instance.workload.params, family, generator)
+        for family in wanted
+    ]
+    cases = [truth.case(family, inputs) for family, inputs in zip(wanted, drawn, strict=True)]
+    finite = tuple(case for case in cases if case.finite)
+    if finite:
+        return Variant(instance.workload.name, instance, finite)
+    own = truth.case(families.OWN, problem.example_inputs(instance, device, seed))
+    compared = all(bool(torch.isfinite(exact).any()) for exact in own.truth if exact.numel())
+    return Variant(instance.workload.name, instance, (own,), compared=compared)
+
+
+def _resized_batches(problem: Problem, smallest: Instance, domains: Mapping[str, Domain], seed: int) -> list[Variant]:
+    """For a problem without size parameters: fewer items along the first dimension, where the reference allows it."""
+    first = next((value for value in smallest.like if isinstance(value, torch.Tensor) and value.dim()), None)
+    if first is None or first.shape[0] < 2:
+        return []
+    found: list[Variant] = []
+    for size in (1, first.shape[0] - 1):
+        like = tuple(
+            value[:size].contiguous()
+            if isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == first.shape[0]
+            else value
+            for value in smallest.like
+        )
+        name = f"{smallest.workload.name} with a first dimension of {size}"
+        instance = replace(smallest, workload=replace(smallest.workload, name=name), like=like)
+        try:
+            found.append(_variant(problem, instance, domains, first.device.type, seed, grown=False))
+        except (ReferenceFailed, *_CANNOT_HOLD):
+            continue
+    return found
+
+
+def make_layouts(instance: Instance, case: Case) -> list[Variant]:
+    """The same values in other memory: three ways to lie apart, and at last every input off its alignment."""
+    found: list[Variant] = []
+    for what, laid in (("transposed strides", _turned), ("padded rows", _padded), ("every other element", _spread)):
+        inputs = tuple(laid(value) if isinstance(value, torch.Tensor) else value for value in case.inputs)
+        if any(a is not b for a, b in zip(inputs, case.inputs, strict=True)):
+            name = f"{instance.workload.name} with {what}"
+            found.append(Variant(name, replace(instance, like=inputs), (replace(case, inputs=inputs),)))
+    if any(isinstance(value, torch.Tensor) for value in case.inputs):
+        found.append(Variant(f"{instance.workload.name} off alignment", instance, (case,), shift=1))
+    return found
+
+
+def _turned(value: torch.Tensor) -> torch.Tensor:
+    """A tensor with its last two dimensions swapped in memory; a vector as it is."""
+    if value.dim() < 2 or 1 in value.shape[-2:]:
+        return value
+    return value.transpose(-2, -1).contiguous().transpose(-2, -1)
+
+
+def _padded(value: torch.Tensor) -> torch.Tensor:
+    """A matrix as the left part of a wider one: its elements are neighbours, its rows are not."""
+    if value.dim() < 2 or not value.numel():
+        return value
+    wide = value.new_zeros(*value.shape[:-1], value.shape[-1] + _GAP)
+    return wide[..., : value.shape[-1]].copy_(value)
+
+
+def _spread(value: torch.Tensor) -> torch.Tensor:
+    """Every other element of a wider matrix: neither its rows nor its elements are neighbours."""
+    if value.dim() < 2 or not value.numel():
+        return value
+    return value.new_zeros(*value.shape[:-1], 2 * value.shape[-1])[..., ::2].copy_(value)

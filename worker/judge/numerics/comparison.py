@@ -1,0 +1,297 @@
+"""Error against an fp64 truth, by slices, and thresholds calibrated from both sides.
+
+For an output c with truth y and error e = c - y, every slice g (rows, columns, blocks of 1,024, the whole) has
+
+    r_g = rms_g(e) / max(rms_g(y), 1e-3 * median over slices of rms(y), smallest normal)
+
+(for columns also 2^-24 * rms(y): most columns of a softmax of large numbers hold nothing but 1e-38s),
+
+and E is the largest r_g. An *accept anchor* E_A is the error of honest arithmetic (eager in the problem's dtype, and
+not less than 16 units of fp32 rounding: an honest sequential fp32 sum over 16,384 terms is 12 to 21 times worse than a
+blocked one, measured). A *reject anchor* E_R is the error of the reference one precision lower. The threshold is their
+geometric mean when they are at least 16 apart, but not below 64 * E_A as long as that is under a quarter of E_R;
+otherwise the family cannot see precision and 8 * E_A guards logic only (in fp32 at least 64 units of 16: a sequential
+sum of 8,191 nearly equal numbers rounds the same way every time and is 34 of them off, measured).
+
+No global percentage of matching elements: one wrong row in a hundred thousand is a wrong kernel.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, replace
+
+import torch
+
+from worker.judge.numerics.hot_rows import accumulation_fault, hot_row_slices
+
+_FP32_ULP = 2.0**-24
+_ACCEPT_FLOOR = {
+    torch.float64: 2.0**-50,
+    torch.float32: 16 * _FP32_ULP,
+    torch.float16: 2.0**-12,
+    torch.bfloat16: 2.0**-9,
+}
+_UNIT = {torch.float64: 2.0**-53, torch.float32: _FP32_ULP, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+_MIN_SLICE = 16
+_BLOCK = 1024
+_ELEMENT_KAPPA = 16.0
+_FEW_ELEMENTS = 1 << 18
+_FRESH = 2.0
+"""Timed values are made from a case's, but not those that its threshold was calibrated on."""
+_BIAS_BLOCKS, _BIAS_MIN_BLOCK = 32, 64
+_BIAS_UNITS = {torch.float16: 0.5, torch.bfloat16: 0.5, torch.float32: 64.0, torch.float64: 64.0}
+"""Allowed bias in units of rounding. A 16-bit result cut off instead of rounded is biased by 0.7 units; an honest
+polynomial for exp in fp32 by 1, an exp2 of a rounded product by 5, and a sequential fp32 sum of 1,500 terms with few
+different values (small integers) by 25: they round the same way every time."""
+_GENEROUS = 64.0
+"""An honest sequential fp32 LayerNorm over 8,192 columns is 18 accept floors off (measured)."""
+_SEPARATION = 16.0
+"""With nearer anchors the threshold would lie within 4 accept floors, where honest sequential sums land."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """The threshold for one output of one case."""
+
+    accept_error: float
+    reject_error: float
+    threshold: float
+    sees_precision: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One output against its truth."""
+
+    passed: bool
+    reason: str
+    error: float
+    """Largest slice error, relative."""
+    worst_slice: str
+    element_excess: float
+    """Largest elementwise error over its bound; above 1 is a failure."""
+    bias: float | None = None
+    """Mean of <e, y> / <y, y> over blocks, relative; None for outputs too small to tell."""
+    bias_limit: float = 0.0
+
+
+def tolerance(accept_error: float, reject_error: float, dtype: torch.dtype) -> Tolerance:
+    """The two-sided threshold for an output of `dtype`."""
+    floor = _ACCEPT_FLOOR.get(dtype, 16 * _FP32_ULP)
+    accept = max(accept_error, floor)
+    if reject_error < _SEPARATION * accept:
+        least = 0.0 if dtype in (torch.float16, torch.bfloat16) else _GENEROUS * floor
+        return Tolerance(accept, reject_error, max(8 * accept, least), sees_precision=False)
+    threshold = max(math.sqrt(accept * reject_error), min(_GENEROUS * accept, reject_error / 4))
+    if dtype in (torch.float16, torch.bfloat16):
+        threshold = min(threshold, max(8 * accept, _SEPARATION * floor))
+    return Tolerance(accept, reject_error, threshold, sees_precision=True)
+
+
+def relaxed(limit: Tolerance, seeing: float) -> Tolerance:
+    """A tolerance of a family that cannot see precision, at least as wide as one that can (`seeing`): small integers
+    leave eager without any error, but not an honest kernel that divides by a sum."""
+    return limit if limit.sees_precision else replace(limit, threshold=max(limit.threshold, seeing))
+
+
+def slice_error(output: torch.Tensor, truth: torch.Tensor, hits: torch.Tensor | None = None) -> tuple[float, str]:
+    """The largest relative slice error of `output` against the fp64 `truth`, and which slice it is in.
+
+    With `hits` (how many index values name each row of the output, from `hot_rows.row_hits`), rows hit about equally
+    often are one more kind of slice.
+    Positions where the truth is not finite are left out here: `compare` checks them exactly.
+    """
+    if not truth.numel():
+        return 0.0, "empty"
+    finite = torch.isfinite(truth)
+    y = torch.where(finite, truth, 0.0)
+    e = torch.where(finite, output.to(torch.float64) - truth, 0.0)
+    worst, where, whole = 0.0, "none", float(y.square().mean().sqrt())
+    hot = hot_row_slices(e, y, hits) if hits is not None else None
+    for name, error, scale in [*_slices(e, y), *([hot] if hot else [])]:
+        faint = _FP32_ULP * whole if name == "column" else 0.0
+        floor = max(1e-3 * float(scale.median()), faint, torch.finfo(torch.float32).tiny)
+        ratio = error / scale.clamp_min(floor)
+        ratio = torch.nan_to_num(ratio, nan=math.inf, posinf=math.inf)
+        top = int(ratio.argmax())
+        if float(ratio[top]) > worst:
+            worst, where = float(ratio[top]), f"{name} {top}"
+    return worst, where
+
+
+def _slices(e: torch.Tensor, y: torch.Tensor) -> list[tuple[str, torch.Tensor, torch.Tensor]]:
+    """(name, rms error, rms truth) for every kind of slice that has enough elements to average."""
+    last = e.shape[-1] if e.dim() else 1
+    e2, y2 = e.reshape(-1, last).square(), y.reshape(-1, last).square()
+    kinds = [("whole", e2.mean().reshape(1), y2.mean().reshape(1))]
+    if e2.shape[1] >= _MIN_SLICE:
+        kinds.append(("row", e2.mean(1), y2.mean(1)))
+    if e2.shape[0] >= _MIN_SLICE:
+        kinds.append(("column", e2.mean(0), y2.mean(0)))
+    blocks = e2.numel() // _BLOCK
+    if blocks > 1:
+        flat_e, flat_y = e2.reshape(-1)[: blocks * _BLOCK], y2.reshape(-1)[: blocks * _BLOCK]
+        kinds.append(("block", flat_e.reshape(-1, _BLOCK).mean(1), flat_y.reshape(-1, _BLOCK).mean(1)))
+    return [(name, error.sqrt(), scale.sqrt()) for name, error, scale in kinds]
+
+
+def compare(
+    output: torch.Tensor,
+    truth: torch.Tensor,
+    eager: torch.Tensor,
+    limit: Tolerance,
+    hits: torch.Tensor | None = None,
+) -> Comparison:
+    """Judge one output: exact for integers and booleans, exact maps of NaN and infinities, slices, single elements.
+
+    `hits` as in `slice_error`: an error that grows with the number of hits is named as low-precision accumulation.
+    """
+    if not output.is_floating_point():
+        return _compare_exact(output, eager)
+    special = _compare_special(output, truth, eager)
+    if special:
+        return Comparison(False, special, math.inf, "special values", math.inf)
+    output = forgiven(output, truth, eager)
+    error, where = slice_error(output, truth, hits)
+    excess = _element_excess(output, truth, limit)
+    if error > limit.threshold:
+        reason = (
+            f"relative error {error:.2e} in {where} is over {limit.threshold:.2e} (honest: {limit.accept_error:.2e})"
+        )
+        cause = accumulation_fault(output, truth, hits) if hits is not None else ""
+        reason = f"{reason}; {cause}" if cause else reason
+        return Comparison(False, reason, error, where, excess)
+    if excess > 1:
+        return Comparison(False, f"a single element is off by {excess:.1f} times its bound", error, where, excess)
+    found = bias(output, truth)
+    if found is None:
+        return Comparison(True, "", error, where, excess)
+    mean, spread = found
+    honest = bias(eager, truth)
+    bound = max(
+        4 * spread, _BIAS_UNITS.get(output.dtype, 64.0) * unit(output.dtype), 4 * abs(honest[0] if honest else 0)
+    )
+    if abs(mean) > bound:
+        reason = f"the result is biased: it is {mean:+.1e} of the true one too large on average (bound {bound:.1e})"
+        return Comparison(False, reason, error, where, excess, mean, bound)
+    return Comparison(True, "", error, where, excess, mean, bound)
+
+
+def agree(output: torch.Tensor, eager: torch.Tensor, limit: Tolerance, rng: random.Random | None) -> str:
+    """Why `output` cannot be the same result as `eager` on the same inputs, or nothing.
+
+    Both have errors: the bound is the threshold and eager's own error together. With `rng` only 64 random rows are
+    compared (a millionth of the cost on large outputs), which a result that was not computed does not survive either.
+    """
+    if rng is not None and output.dim() > 1 and output.numel() > _FEW_ELEMENTS:
+        last = output.shape[-1]
+        rows = torch.tensor([rng.randrange(output.numel() // last) for _ in range(64)], device=output.device)
+        output, eager = output.reshape(-1, last)[rows], eager.reshape(-1, last)[rows]
+    if not output.is_floating_point():
+        return _compare_exact(output, eager).reason
+    both = Tolerance(limit.accept_error, limit.reject_error, _FRESH * limit.threshold, False)
+    exact = eager.to(torch.float64)
+    special = _compare_special(output, exact, eager)
+    if special:
+        return special
+    error, where = slice_error(output, exact)
+    if error > both.threshold:
+        return f"relative difference {error:.2e} from eager in {where} is over {both.threshold:.2e}"
+    excess = _element_excess(output, exact, both)
+    return f"a single element is off by {excess:.1f} times its bound" if excess > 1 else ""
+
+
+def bias(output: torch.Tensor, truth: torch.Tensor) -> tuple[float, float] | None:
+    """(mean, standard error) over 32 blocks of <e, y> / <y, y>: the factor by which the result is systematically too
+    large. Rounding noise averages out in training; a factor does not. None below 64 elements a block, and below 32
+    rows: what has one sum in common is one sample."""
+    rows = truth.numel() // truth.shape[-1] if truth.dim() > 1 else 0
+    size = truth.numel() // _BIAS_BLOCKS
+    if size < _BIAS_MIN_BLOCK or rows < _BIAS_BLOCKS:
+        return None
+    finite = torch.isfinite(truth) & torch.isfinite(output)
+    y = torch.where(finite, truth, 0.0).reshape(-1)[: size * _BIAS_BLOCKS].reshape(_BIAS_BLOCKS, size)
+    e = torch.where(finite, output.to(torch.float64) - truth, 0.0).reshape(-1)[: size * _BIAS_BLOCKS].reshape(y.shape)
+    power = y.square().sum(1)
+    used = power > 0
+    if int(used.sum()) < _BIAS_BLOCKS // 2:
+        return None
+    beta = ((e * y).sum(1) / power.clamp_min(torch.finfo(torch.float64).tiny))[used]
+    return float(beta.mean()), float(beta.std() / math.sqrt(beta.numel()))
+
+
+def unit(dtype: torch.dtype) -> float:
+    """Half the distance from 1 to the next number: the largest relative rounding error."""
+    return _UNIT.get(dtype, _FP32_ULP)
+
+
+def forgiven(output: torch.Tensor, truth: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
+    """`output` with the truth wherever it may be NaN or infinite: where eager is, although the truth is not. It may be
+    zero there too: so flash attention calls a row whose only score is -inf, which is NaN in eager, and a value by rule
+    (a softmax of one number is 1 whatever the number)."""
+    free = torch.isfinite(truth) & ~torch.isfinite(eager) & (~torch.isfinite(output) | (output == 0))
+    return torch.where(free, truth.to(output.dtype), output)
+
+
+def _compare_exact(output: torch.Tensor, eager: torch.Tensor) -> Comparison:
+    wrong = int((output != eager).sum())
+    reason = f"{wrong} of {output.numel()} integers differ" if wrong else ""
+    return Comparison(not wrong, reason, float(wrong), "integers", float(wrong))
+
+
+def _compare_special(output: torch.Tensor, truth: torch.Tensor, eager: torch.Tensor) -> str:
+    """Why the non-finite positions are wrong, or nothing. Where eager and truth disagree, either is right."""
+    for name, found in (("NaN", torch.isnan), ("infinity", torch.isinf)):
+        mine, by_truth, by_eager = found(output), found(truth), found(eager)
+        certain = by_truth == by_eager
+        wrong = (mine != by_truth) & certain
+        if bool(wrong.any()):
+            count, extra = int(wrong.sum()), int((wrong & mine).sum())
+            return f"{name} at {count} places where it is wrong ({extra} too many, {count - extra} missing)"
+    signs = torch.isinf(output) & torch.isinf(truth) & (torch.sign(output) != torch.sign(truth).to(output.dtype))
+    return "an infinity has the wrong sign" if bool(signs.any()) else ""
+
+
+def element_error(output: torch.Tensor, truth: torch.Tensor, dtype: torch.dtype) -> float:
+    """The least threshold at which no finite element is over its bound for outputs of `dtype`."""
+    rows, e, scale = _elements(output, truth)
+    own = _ELEMENT_KAPPA * 2 * unit(dtype) * rows.abs()
+    return float(((e - own) / (_ELEMENT_KAPPA * scale)).max().clamp_min(0.0)) if rows.numel() else 0.0
+
+
+def _element_excess(output: torch.Tensor, truth: torch.Tensor, limit: Tolerance) -> float:
+    """Largest |e| over kappa * (2 u |y| + threshold * row scale): a bound that one wrong element breaks."""
+    rows, e, scale = _elements(output, truth)
+    bound = _ELEMENT_KAPPA * (2 * unit(output.dtype) * rows.abs() + limit.threshold * scale)
+    return float((e / bound).max()) if rows.numel() else 0.0
+
+
+def _elements(output: torch.Tensor, truth: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(truth, error's size, scale of the row) as rows; 0 where not finite."""
+    usable = torch.isfinite(truth) & torch.isfinite(output)
+    y = torch.where(usable, truth, 0.0)
+    e = torch.where(usable, output.to(torch.float64) - truth, 0.0).abs()
+    last = y.shape[-1] if y.dim() else 1
+    rows = y.reshape(-1, last) if y.numel() else y.reshape(0, 1)
+    if not rows.numel():
+        return rows, rows, rows
+    whole = rows.square().mean().sqrt()
+    scale = rows.square().mean(1, keepdim=True).sqrt() if last >= _MIN_SLICE else whole.expand(rows.shape[0], 1)
+    scale = scale.clamp_min(max(1e-3 * float(scale.median()), torch.finfo(torch.float32).tiny))
+    return rows, e.reshape(-1, last), scale
+
+
+def degrade(tensor: torch.Tensor, dtype: torch.dtype, *, tf32_allowed: bool) -> torch.Tensor:
+    """`tensor` rounded one precision below `dtype`: fp32 to TF32's 10 bits (or bf16's 7 where TF32 is allowed), 16-bit
+    types to 3 bits. Integers pass unchanged. The result keeps the tensor's dtype."""
+    if not tensor.is_floating_point():
+        return tensor
+    if dtype == torch.float64:
+        return tensor.to(torch.float32).to(tensor.dtype)
+    kept = (7 if tf32_allowed else 10) if dtype == torch.float32 else 3
+    dropped = 52 - kept
+    bits = tensor.to(torch.float64).view(torch.int64)
+    rounded = (bits + (1 << (dropped - 1))) >> dropped << dropped  # a carry into the exponent is right
+    return torch.where(torch.isfinite(tensor), rounded.view(torch.float64).to(tensor.dtype), tensor)

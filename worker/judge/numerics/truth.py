@@ -1,0 +1,284 @@
+"""Cases: inputs with their fp64 truth, the eager result, and the tolerance between honest and broken arithmetic.
+
+Prepared once per problem and workload and reused for every candidate; the truth costs far more than the candidate.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from problems.catalog import Domain, Precision
+from worker.judge.inputs import families
+from worker.judge.numerics.comparison import (
+    Comparison,
+    Tolerance,
+    compare,
+    degrade,
+    element_error,
+    forgiven,
+    relaxed,
+    slice_error,
+    tolerance,
+)
+from worker.judge.numerics.hot_rows import row_hits
+from worker.judge.numerics.rounding import DRAWS, EmptySoftmax, FaithfulRounding, moved
+from worker.judge.reference.problem import Instance, Problem, call_reference
+from worker.judge.reference.randomness import refuse_random
+from worker.judge.verdict import ReferenceFailed
+
+_STAND_INS = (0.0, 32.0, -32.0)
+"""Around which the numbers lie that stand in for special values. Larger than any normal number of a row, and small
+enough that an exponential of it, times a mask's zero, is zero and not NaN."""
+_ROUNDINGS = 16.0
+"""Roundings that one operation may hide: as many as `numerics` accepts of any float32 result (12 to 21 in a sequential
+sum, measured), here times what one rounding of each operation does to this result. Softmax's gradient on rows that are
+nearly one-hot, from a sum that was sequential, is 10 times as far off as by one (measured)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One draw of inputs with everything needed to judge an output."""
+
+    family: str
+    inputs: tuple[Any, ...]
+    truth: tuple[torch.Tensor, ...]
+    """fp64 results on the already rounded inputs and parameters, so that both sides see the same bits."""
+    eager: tuple[torch.Tensor, ...]
+    tolerances: tuple[Tolerance, ...]
+    names: tuple[str, ...]
+    """What each output is called in reports: `output0`, or `grad:weight` for a gradient."""
+    hits: tuple[torch.Tensor | None, ...]
+    """For outputs whose rows are selected by an index input: how often each row is."""
+    changed: tuple[bool, ...] = ()
+    """For each input: whether the reference itself writes into it, so that a candidate may too."""
+
+    @property
+    def finite(self) -> bool:
+        """Whether this draw lies in the reference's domain: mostly finite (log of a negative number is not)."""
+        return all(float(torch.isfinite(exact).double().mean()) > 0.999 for exact in self.truth if exact.numel())
+
+    def judge(self, outputs: tuple[torch.Tensor, ...]) -> list[Comparison]:
+        """Compare every output with its truth."""
+        sides = zip(outputs, self.truth, self.eager, self.tolerances, self.hits, strict=True)
+        return [compare(output, truth, eager, limit, hits) for output, truth, eager, limit, hits in sides]
+
+
+class Truth:
+    """The fp64 twin of one workload's reference."""
+
+    def __init__(self, instance: Instance, precision: Precision, domains: Mapping[str, Domain]) -> None:
+        self.instance, self.precision, self.domains = instance, precision, domains
+        self._exact = copy.deepcopy(instance.model).to(torch.float64)
+
+    def with_state(self, state: Mapping[str, torch.Tensor]) -> Truth:
+        """The truth of the same reference with some parameters replaced."""
+        model = copy.deepcopy(self.instance.model)
+        model.load_state_dict(dict(state), strict=False)
+        return Truth(replace(self.instance, model=model), self.precision, self.domains)
+
+    def case(self, family: str, inputs: tuple[Any, ...]) -> Case:
+        """The truth, the eager result and the tolerances for these inputs. Raises ReferenceFailed."""
+        # The reference is handed copies: one that writes into its arguments must not change what candidates see.
+        handed = _copied(inputs)
+        with unmoved(self.instance.model):
+            eager = call_reference(self.instance.call, handed)
+        changed = tuple(
+            isinstance(value, torch.Tensor) and not same_bits(value, after)
+            for value, after in zip(inputs, handed, strict=True)
+        )
+        truth = self._evaluate(self._exact, inputs)
+        degraded = self._evaluate(self._degraded(), self._degrade_all(inputs))
+        rounded = self._rounded(inputs, eager)
+        if family == families.SPECIAL:
+            truth = self._without_idle_specials(truth, inputs)
+        hits = tuple(self._hits(inputs, exact) for exact in truth)
+        limits = tuple(
+            _limit(exact, (honest, *(drawn[index] for drawn in rounded)), broken, counts)
+            for index, (exact, honest, broken, counts) in enumerate(zip(truth, eager, degraded, hits, strict=True))
+        )
+        return Case(family, inputs, truth, eager, limits, self._names(len(truth)), hits, changed)
+
+    def _hits(self, inputs: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor | None:
+        params = self.instance.workload.params
+        limits = {name: domain.limit(params) for name, domain in self.domains.items() if domain.kind == "index"}
+        bounds = {name: limit for name, limit in limits.items() if limit is not None}
+        return row_hits(inputs, self.instance.arguments, bounds, output)
+
+    def _rounded(self, inputs: tuple[Any, ...], eager: tuple[torch.Tensor, ...]) -> list[tuple[torch.Tensor, ...]]:
+        """The results of other honest roundings than eager's, for a reference in float32. None in 16 bits: there an
+        honest kernel's intermediates are wider than the inputs, and half a unit of these is a cheat's error. None
+        either where the reference refuses what moved inputs lead to, or answers in another shape."""
+        kinds = {value.dtype for value in (*eager, *inputs) if _is_float(value)}
+        if kinds != {torch.float32}:
+            return []
+        found = []
+        for draw in range(DRAWS):
+            near = tuple(moved(value.double(), draw) if _is_float(value) else value for value in inputs)
+            try:
+                with FaithfulRounding(draw):
+                    result = self._evaluate(self._exact, near)
+            except ReferenceFailed:
+                continue
+            if all(one.shape == other.shape for one, other in zip(result, eager, strict=True)):
+                found.append(result)
+        return found
+
+    def _without_idle_specials(
+        self, truth: tuple[torch.Tensor, ...], inputs: tuple[Any, ...]
+    ) -> tuple[torch.Tensor, ...]:
+        """The truth, finite where a special value has no part in the result.
+
+        Causal attention multiplies what it masks by zero, so a NaN there makes NaN of rows that do not depend on it; a
+        kernel that skips masked blocks gives numbers, and is right. Such places are those where the result is the same
+        whatever numbers stand in for the special ones: ordinary ones, and large ones of either sign, because a maximum
+        does not change with a number that is not its largest. Nor has NaN to be where every score of a softmax is -inf:
+        fused attention has zero there.
+        """
+        with EmptySoftmax():
+            empty = self._evaluate(self._exact, inputs)
+        truth = tuple(torch.where(exact.isnan(), other, exact) for exact, other in zip(truth, empty, strict=True))
+        instead = [self._evaluate(self._exact, tuple(map(partial(_tamed, bias=bias), inputs))) for bias in _STAND_INS]
+        found = []
+        for exact, first, *others in zip(truth, *instead, strict=True):
+            idle = ~torch.isfinite(exact)
+            for other in others:
+                idle &= first == other
+            found.append(torch.where(idle, first, exact))
+        return tuple(found)
+
+    def _names(self, count: int) -> tuple[str, ...]:
+        instance = self.instance
+        if not instance.backward:
+            return tuple(f"output{index}" for index in range(count))
+        leaves = [
+            name
+            for name, value in zip(instance.arguments, instance.like[: instance.forward_inputs], strict=False)
+            if isinstance(value, torch.Tensor) and value.is_floating_point()
+        ]
+        gradients = [f"grad:{name}" for name in (*leaves, *instance.parameters)]
+        return (*(f"output{index}" for index in range(count - len(gradients))), *gradients)
+
+    def _evaluate(self, model: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+        wide = tuple(
+            value.to(torch.float64) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+            for value in _copied(inputs)
+        )
+        return tuple(output.to(torch.float64) for output in call_reference(self.instance.callable(model), wide))
+
+    def _degraded(self) -> torch.nn.Module:
+        model = copy.deepcopy(self._exact)
+        honest = dict(self.instance.model.named_parameters())
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.copy_(degrade(parameter, honest[name].dtype, tf32_allowed=self.precision.tf32))
+        return model
+
+    def _degrade_all(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(
+            degrade(value, value.dtype, tf32_allowed=self.precision.tf32) if isinstance(value, torch.Tensor) else value
+            for value in inputs
+        )
+
+
+@contextmanager
+def unmoved(model: torch.nn.Module) -> Iterator[None]:
+    """Undo what calls do to buffers: running statistics of drawn values would drift to 10^5 and hide errors."""
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    yield
+    with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            buffer.copy_(before[name])
+
+
+def prepare_cases(problem: Problem, truth: Truth, device: str, seed: int, count: int) -> list[Case]:
+    """Up to `count` cases of different families, most powerful first; `special` (NaN, infinities) comes last if at all.
+
+    A family that lies outside of the reference's domain is left out; with none left, the file's own inputs are used.
+    Raises ReferenceFailed when the reference is random or fails.
+    """
+    instance, domains = truth.instance, truth.domains
+    generator = torch.Generator(device=device).manual_seed(seed)
+    cases: list[Case] = []
+    for family in families.applicable(instance.arguments, domains, instance.like):
+        if len(cases) == count:
+            break
+        if family == families.OWN:
+            drawn = problem.example_inputs(instance, device, seed)
+        else:
+            drawn = families.draw(
+                instance.like, instance.arguments, domains, instance.workload.params, family, generator
+            )
+        case = truth.case(family, drawn)
+        if case.finite or family == families.SPECIAL:
+            cases.append(case)
+    if not any(case.finite for case in cases):
+        cases = [truth.case(families.OWN, problem.example_inputs(instance, device, seed + step)) for step in range(2)]
+    with unmoved(instance.model):
+        refuse_random(problem, instance, cases[0].inputs, cases[0].eager)
+    return _relaxed(cases)
+
+
+def _limit(
+    exact: torch.Tensor, honest: tuple[torch.Tensor, ...], broken: torch.Tensor, hits: torch.Tensor | None
+) -> Tolerance:
+    """The tolerance between the errors of honest results (eager's first, then those of other roundings) and that of the
+    same graph one precision lower."""
+    eager, *others = honest
+    if not eager.is_floating_point():
+        return Tolerance(0.0, 0.0, 0.0, sees_precision=True)
+    accept, _where = slice_error(forgiven(eager, exact, eager), exact, hits)
+    for other in others:
+        accept = max(accept, _ROUNDINGS * _rounding_error(other, exact, hits, eager.dtype))
+    reject, _where = slice_error(forgiven(broken, exact, broken), exact, hits)
+    return tolerance(accept, reject, eager.dtype)
+
+
+def _rounding_error(rounded: torch.Tensor, exact: torch.Tensor, hits: torch.Tensor | None, dtype: torch.dtype) -> float:
+    """The error of an honest rounding, over slices and single elements: both are bounded by one threshold."""
+    result = torch.where(rounded.isfinite(), rounded, exact)
+    return max(slice_error(result, exact, hits)[0], element_error(result, exact, dtype))
+
+
+def _relaxed(cases: list[Case]) -> list[Case]:
+    """Families that cannot see precision get at least the tolerance of the strictest that can."""
+    if not cases:
+        return cases
+    seeing = [
+        min((case.tolerances[index].threshold for case in cases if case.tolerances[index].sees_precision), default=0.0)
+        for index in range(len(cases[0].tolerances))
+    ]
+    return [
+        replace(
+            case, tolerances=tuple(relaxed(limit, wide) for limit, wide in zip(case.tolerances, seeing, strict=True))
+        )
+        for case in cases
+    ]
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one shape and type hold the same bytes: NaN equals NaN here."""
+    return torch.equal(one.contiguous().reshape(-1).view(torch.uint8), other.contiguous().reshape(-1).view(torch.uint8))
+
+
+def _tamed(value: Any, bias: float) -> Any:
+    """A tensor with normal numbers around `bias` in place of what is not finite or would soon overflow."""
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return value
+    generator = torch.Generator(device=value.device).manual_seed(int(bias) % 101)
+    normal = torch.randn(value.shape, generator=generator, device=value.device).add_(bias).to(value.dtype)
+    return torch.where(torch.isfinite(value) & (value.abs() < torch.finfo(value.dtype).max / 2), value, normal)
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _copied(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(value.clone() if isinstance(value, torch.Tensor) else value for value in inputs)

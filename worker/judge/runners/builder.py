@@ -1,0 +1,37 @@
+"""The build broker: compiles what a candidate asks for, outside its sandbox, into a cache that it can only read.
+
+The compiler is confined too (its source is hostile), and no build holds an exclusive lease on a device.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from worker.judge.runners.sessions import Builder, BuildFailed
+from worker.judge.verdict import Fault, Verdict
+from worker.languages import BuildError, ToolchainMissing, UnknownLanguage
+from worker.languages.cache import BuildCache, BuildProcessFailed
+
+
+def make_builder(root: Path, *, on_gpu: bool) -> Builder:
+    """A builder into the cache at `root`, for this machine's processor and GPU."""
+    cache = BuildCache(root)
+    cuda_arch = _cuda_arch() if on_gpu else "sm_90a"
+
+    def build(language: str, source: str, flags: list[str]) -> str:
+        try:
+            arch = cuda_arch if language == "cuda" else "native"
+            return str(cache.build(language, source, flags, arch).path)
+        except (ToolchainMissing, BuildProcessFailed) as broken:
+            raise Fault(Verdict.INFRA_ERROR, f"this machine cannot build {language}: {broken}") from broken
+        except (BuildError, UnknownLanguage) as refused:
+            raise BuildFailed(str(refused)) from refused
+
+    return build
+
+
+def _cuda_arch() -> str:
+    major, minor = torch.cuda.get_device_capability(0)
+    return f"sm_{major}{minor}{'a' if major >= 9 else ''}"

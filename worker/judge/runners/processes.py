@@ -1,0 +1,117 @@
+"""The processes of one judge: the zygote, and the confined runners that it forks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from worker.judge.runners.builder import make_builder
+from worker.judge.runners.sessions import Runner, Zygote, runner_environment, zygote_environment
+from worker.runner import sandbox
+
+_PROJECT_ROOT = Path(__file__).resolve().parents[3]
+_RUNNER_LIFE_S = 600.0
+_BASELINE_LIFE_S = 24 * 3600.0
+
+
+class SandboxTooWeak(Exception):
+    """The machine's sandbox is weaker than required. The message says what to allow."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefereeOptions:
+    """Where a judge works and how strictly."""
+
+    home: Path
+    hardware: str
+    minimum_sandbox: str = "process"
+    """Refuse to judge below this sandbox level."""
+    eager_only: bool = False
+    """Race no compiled baseline."""
+
+
+class Processes:
+    """Starts runners on one device. The zygote starts with the first of them."""
+
+    def __init__(self, options: RefereeOptions, *, on_gpu: bool) -> None:
+        self._options, self._on_gpu = options, on_gpu
+        build_root = options.home / "cache" / "build"
+        build_root.mkdir(parents=True, exist_ok=True)
+        self._builder = make_builder(build_root, on_gpu=on_gpu)
+        self._zygote: Zygote | None = None
+
+    @property
+    def level(self) -> str:
+        """The sandbox level of the runners; `none` before the first."""
+        return self._zygote.level if self._zygote is not None else "none"
+
+    @contextmanager
+    def runner(self, *, unlimited: bool = False) -> Iterator[Runner]:
+        """A runner for a candidate, with its build broker. Raises SandboxTooWeak.
+
+        `unlimited` lifts the limit on address space, of which AddressSanitizer reserves 16 TiB; resident memory stays
+        limited.
+        """
+        runner = self._spawn(_RUNNER_LIFE_S, unlimited=unlimited)
+        runner.build = self._builder
+        try:
+            yield runner
+        finally:
+            runner.close()
+
+    def baseline_runner(self, source_hash: str) -> Runner:
+        """A runner for a problem's baselines, with a compile cache of its own. Raises SandboxTooWeak."""
+        return self._spawn(_BASELINE_LIFE_S, self.compile_cache(source_hash))
+
+    def compile_cache(self, source_hash: str) -> Path:
+        """Inductor's cache for one problem's baselines, which no candidate can see: without it every start of a judge
+        compiles the baselines again (20 to 30 s on two cores)."""
+        folder = self._options.home / "cache" / "baselines" / source_hash
+        folder.mkdir(parents=True, exist_ok=True)
+        sandbox.hand_over(folder)
+        return folder.resolve()
+
+    def close(self) -> None:
+        """End all of them."""
+        if self._zygote is not None:
+            self._zygote.close()
+
+    def _spawn(self, wall_s: float, compile_cache: Path | None = None, *, unlimited: bool = False) -> Runner:
+        zygote = self._ensure_zygote()
+        memory_bytes = min(16 << 30 if self._on_gpu else 6 << 30, _machine_memory_bytes() // 2)
+        limits = sandbox.Limits(
+            memory_bytes=memory_bytes,
+            scratch_bytes=2 << 30,
+            wall_s=wall_s,
+            address_space_bytes=None if self._on_gpu or unlimited else memory_bytes + (8 << 30),
+        )
+        confinement = sandbox.Confinement(
+            level=zygote.level,
+            limits=limits,
+            readable=sandbox.python_folders(),
+            writable=(str(compile_cache),) if compile_cache else (),
+            gpu=self._on_gpu,
+        )
+        own = {"TORCHINDUCTOR_CACHE_DIR": str(compile_cache)} if compile_cache else {}
+        return zygote.spawn(confinement, runner_environment(torch.get_num_threads(), gpu=self._on_gpu) | own)
+
+    def _ensure_zygote(self) -> Zygote:
+        if self._zygote is None:
+            self._zygote = Zygote(zygote_environment(_PROJECT_ROOT))
+            weakest = sandbox.LEVELS.index(self._options.minimum_sandbox)
+            if sandbox.LEVELS.index(self._zygote.level) > weakest:
+                raise SandboxTooWeak(
+                    f"this machine offers sandbox level {self._zygote.level!r}, and {self._options.minimum_sandbox!r} "
+                    "is required: allow user namespaces, or lower the requirement knowingly"
+                )
+        return self._zygote
+
+
+def _machine_memory_bytes() -> int:
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    fields = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
+    return fields["MemTotal"]

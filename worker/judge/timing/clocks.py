@@ -1,0 +1,277 @@
+"""How one sample is taken: on the judge's clock, cold, on values that the runner has never seen.
+
+A sample ends when the bytes are in the judge's hands. A call is over when the runner says so; then, at once, a result
+is asked for (KEEP), and whatever KEEP takes beyond what it takes the trusted baseline, which copies as many bytes with
+the same lines of code, is added to the sample. So work that was put off gains nothing, nor does an early answer.
+Between its turns a runner is stopped: it can neither work ahead nor disturb the others.
+
+What is subtracted (the bell's round trip on a CPU, the chain without its calls on a GPU) is measured in the baseline's
+runner, never in the candidate's.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from dataclasses import dataclass, field
+
+import torch
+
+from worker.judge.exhibits import Exhibit
+from worker.judge.numerics.truth import Case
+from worker.judge.runners.bench import Contender
+from worker.judge.timing.evicting import DeviceEviction, HostEviction
+from worker.judge.timing.fresh import Fresh
+from worker.runner import protocol
+
+CALL_LIMIT_S = 60.0
+_WARMUPS = 3
+_CHAIN_S = 16e-3
+"""Seconds of work in one chain. Starting and ending one takes some 80 us, give or take 15 us (H200)."""
+_RESIDUE_S, _CHAIN_RESIDUE_S = 1e-6, 20e-6
+"""What subtracting the null chain leaves of an eviction and of a chain, a whole race long: the eviction buffers of two
+runners lie elsewhere and differ by up to 1 % in speed (H200)."""
+_LEAD_STEPS = 12
+"""Evictions before a chain: a process that was stopped for some milliseconds takes 200 to 500 us for its first
+launches, against 30 us later, and without them the device would idle meanwhile."""
+_MIN_CALLS, _MAX_CALLS, _SETTLE_CALLS, _STEP_CALLS = 4, 256, 4, 32
+_SWITCH_STEPS = 24
+"""The first work after the device served another context (the judge wrote values) takes 1 to 2 ms longer on an H200, as
+much as a whole chain of small kernels: so many evictions spend it before the clock starts."""
+_KEEP_SLACK, _KEEP_SLACK_S = 1.1, 3e-6
+"""KEEP may take this much longer than the trusted one's before it counts."""
+_DISTURBED_SHARE, _ATTEMPTS, _PAUSE_S, _PATIENCE_S = 0.2, 8, 0.02, 0.5
+"""A CPU sample is taken again while its threads waited for a core for more than this share of it: up to so many times,
+after a pause each, and for so many seconds per contender and workload."""
+_SPIN_S = 0.5
+"""A chain's answer is awaited without sleeping for so long."""
+_ROUND_S = 12e-3
+"""What a sample costs beside its calls: evictions, new values, stopping and resuming."""
+_SHORTEST_S = 1e-7
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What all contenders of one round have in common."""
+
+    source: Case
+    seed: int
+    nonce: int
+    kept: int
+    """Which call's result of a chain the judge asks for: chosen now, told after the chain."""
+
+
+@dataclass(slots=True)
+class Sample:
+    """One contender's part of a round."""
+
+    call_s: float
+    keep_s: float
+    null_s: float
+    """What to subtract, if this contender is the trusted one."""
+    nonce: int
+    outputs: tuple[torch.Tensor, ...] | None
+    waited_s: float = 0.0
+    """Seconds for which its threads were ready but had no core, on a CPU."""
+
+    @property
+    def calm(self) -> bool:
+        """Whether its threads had cores to run on."""
+        return self.waited_s < _DISTURBED_SHARE * max(self.call_s + self.keep_s, _SHORTEST_S)
+
+
+@dataclass(slots=True)
+class Plan:
+    """What holds for a whole workload."""
+
+    calls: int = 1
+    """Calls of a chain; 1 on a CPU."""
+    keep_s: list[float] = field(default_factory=list)
+    """What KEEP took the trusted contender."""
+    null_s: list[float] = field(default_factory=list)
+    residue_s: float = 0.0
+    """What may be left of a call's overhead after subtracting it, in all rounds alike."""
+
+    def seconds_per_call(self, sample: Sample) -> float:
+        """A sample without what the trusted contender needs for anything but the calls."""
+        null_s = statistics.median(self.null_s)
+        return max((sample.call_s + self.late_s(sample) - null_s) / self.calls, _SHORTEST_S)
+
+    def late_s(self, sample: Sample) -> float:
+        """By how much KEEP took longer than it may."""
+        return max(0.0, sample.keep_s - (_KEEP_SLACK * statistics.median(self.keep_s) + _KEEP_SLACK_S))
+
+
+class HostClock:
+    """Times one contender on a CPU: each call alone."""
+
+    def __init__(self, contender: Contender, fresh: Fresh, eviction: HostEviction, *, kept: bool, trusted: bool):
+        """`kept`: results are asked for. `trusted`: overheads are measured here."""
+        self.contender, self._fresh, self._eviction, self._kept, self._trusted = (
+            contender, fresh, eviction, kept, trusted)  # fmt: skip
+        self._ring = contender.bench.runner.ring
+        self._patience_s = _PATIENCE_S
+        self.cost_s = 0.0
+        self._overhead_s = 0.0
+
+    def warm_up(self, plan: Plan) -> None:
+        """Warm up, and learn what a round costs."""
+        bench = self.contender.bench
+        once_s = 0.0
+        for _step in range(_WARMUPS):
+            self._fresh.fill(bench.slot_tensors(0), *self._fresh.choose())
+            once_s = self._ring(protocol.CALL, CALL_LIMIT_S, number=0)
+        if self._kept:
+            self._ring(protocol.KEEP, CALL_LIMIT_S)
+        if self._trusted:
+            rings = [self._ring(protocol.NULL_CHAIN, CALL_LIMIT_S, count=0) for _repeat in range(15)]
+            self._overhead_s = statistics.median(rings)
+        start = time.perf_counter()
+        self._eviction.flush()
+        self.cost_s = once_s + 2 * (time.perf_counter() - start)
+
+    def sample(self, turn: Round) -> Sample:
+        """One call, repeated while it had to wait for a core; the least disturbed of a few if it always had to."""
+        runner = self.contender.bench.runner
+        best: Sample | None = None
+        least_share = float("inf")
+        for attempt in range(_ATTEMPTS):
+            nonce = turn.nonce + attempt
+            self.prepare(turn, nonce)
+            before_s = runner.waited_s()
+            sample = self._call(nonce)
+            sample.waited_s = runner.waited_s() - before_s
+            share = sample.waited_s / max(sample.call_s + sample.keep_s, _SHORTEST_S)
+            if share < least_share:
+                best, least_share = sample, share
+            if sample.calm or self._patience_s <= 0:
+                break
+            time.sleep(_PAUSE_S)
+            self._patience_s -= _PAUSE_S + sample.call_s
+        assert best is not None
+        return best
+
+    def prepare(self, turn: Round, nonce: int) -> None:
+        """Fresh values, cold caches, and last of all the few values that no one could know."""
+        bench = self.contender.bench
+        bench.runner.freeze()
+        tensors = bench.slot_tensors(0)
+        self._fresh.fill(tensors, turn.source, turn.seed)
+        if self._kept:
+            bench.poison()
+        self._eviction.flush()
+        self._fresh.mix_into(tensors, nonce)
+        bench.runner.thaw()
+
+    def outputs(self, turn: Round, nonce: int) -> tuple[torch.Tensor, ...]:
+        """This contender's outputs on the values of a round, untimed."""
+        self.prepare(turn, nonce)
+        outputs = self._call(nonce).outputs
+        assert outputs is not None, "asked of a contender whose results are not kept"
+        return outputs
+
+    def _call(self, nonce: int) -> Sample:
+        """The call and, at once, its result."""
+        call_s = self._ring(protocol.CALL, CALL_LIMIT_S, number=0)
+        keep_s = self._ring(protocol.KEEP, CALL_LIMIT_S) if self._kept else 0.0
+        outputs = self.contender.bench.read() if self._kept else None  # now: bytes that are still missing show
+        self.contender.bench.runner.freeze()
+        return Sample(call_s, keep_s, self._overhead_s, nonce, outputs)
+
+
+class DeviceClock:
+    """Times one contender on a GPU: chains of calls, each on its own slot and behind an eviction."""
+
+    def __init__(
+        self,
+        contender: Contender,
+        fresh: Fresh,
+        eviction: DeviceEviction,
+        *,
+        kept: bool,
+        trusted: bool,
+        exhibit: Exhibit,
+    ):
+        self.contender, self._fresh, self._eviction, self._kept, self._trusted = (
+            contender, fresh, eviction, kept, trusted)  # fmt: skip
+        self._ring = contender.bench.runner.ring
+        self._retained = exhibit.retained
+        self.cost_s = 0.0
+        self.step_s = 0.0
+
+    def warm_up(self, plan: Plan) -> None:
+        """Warm up, and learn what one step of a chain costs."""
+        bench = self.contender.bench
+        for slot in range(bench.slots):
+            self._fresh.fill(bench.slot_tensors(slot), *self._fresh.choose())
+        torch.cuda.synchronize()
+        for step in range(_WARMUPS):
+            self._ring(protocol.CALL, CALL_LIMIT_S, number=step % bench.slots)
+        self._lead(_SWITCH_STEPS, nonce=1)
+        self._chain(_SETTLE_CALLS, nonce=2)  # the allocator grows here
+        self.step_s = self._step_s(_SETTLE_CALLS, nonce=3)
+        if self.step_s < _CHAIN_S / _SETTLE_CALLS:
+            self._chain(_STEP_CALLS, nonce=4)
+            self.step_s = self._step_s(_STEP_CALLS, nonce=5)
+        if self.step_s < _CHAIN_S / _STEP_CALLS:
+            self._chain(_calls_of(self.step_s), nonce=6)
+
+    def plan(self, plan: Plan, fastest_step_s: float) -> None:
+        """How many calls make a chain, the same for all contenders."""
+        plan.calls = _calls_of(fastest_step_s)
+        plan.residue_s = _RESIDUE_S + _CHAIN_RESIDUE_S / plan.calls
+        self.cost_s = plan.calls * self.step_s + _ROUND_S
+
+    def sample(self, turn: Round, calls: int, rng: random.Random) -> Sample:
+        """One chain on freshly written slots."""
+        bench = self.contender.bench
+        for slot in range(min(calls, bench.slots)):
+            self._fresh.fill(bench.slot_tensors(slot), turn.source, turn.seed + slot)
+        bench.poison()
+        self._eviction.reset(rng)
+        bench.runner.thaw()
+        self._ring(protocol.CALL, CALL_LIMIT_S, number=0)  # warms the code; its values are not yet those of the chain
+        self._lead(_SWITCH_STEPS, nonce=turn.nonce + 1)
+        chain_s = self._chain(calls, nonce=turn.nonce)
+        if not self._kept:
+            bench.runner.freeze()
+            return Sample(chain_s, 0.0, 0.0, turn.nonce, None)
+        keep_s = self._ring(protocol.KEEP, CALL_LIMIT_S, number=turn.kept % self._retained)
+        # After its own chain, so that all contenders' chains start alike: a device that has just run 40 evictions more
+        # is 5 % faster (measured on an H200 by timing eager against itself).
+        null_s = self._null(calls, nonce=turn.nonce) if self._trusted else 0.0
+        bench.runner.freeze()
+        return Sample(chain_s, keep_s, null_s, turn.nonce, bench.read())
+
+    def proven(self) -> bool:
+        """Whether the evictions of the last sample took place."""
+        return self._eviction.proven()
+
+    def _step_s(self, count: int, nonce: int) -> float:
+        """Seconds of one step, as a chain of `count` has it."""
+        lead_s = self._lead(_LEAD_STEPS, nonce)
+        return max(_SHORTEST_S, (self._chain(count, nonce + 1) - lead_s) / count)
+
+    def _chain(self, count: int, nonce: int) -> float:
+        return self._steps(protocol.CHAIN, protocol.MIX | protocol.RETAIN, count, nonce)
+
+    def _null(self, count: int, nonce: int) -> float:
+        """All of a chain but its calls."""
+        return self._steps(protocol.NULL_CHAIN, protocol.MIX, count, nonce)
+
+    def _steps(self, command: int, flags: int, count: int, nonce: int) -> float:
+        self._eviction.asked(nonce, _LEAD_STEPS, count)
+        return self._ring(
+            command, CALL_LIMIT_S, flags=flags, count=count, lead=_LEAD_STEPS, number=nonce, spin_s=_SPIN_S
+        )
+
+    def _lead(self, count: int, nonce: int) -> float:
+        """Evictions alone."""
+        self._eviction.asked(nonce, count, 0)
+        return self._ring(protocol.NULL_CHAIN, CALL_LIMIT_S, lead=count, number=nonce, spin_s=_SPIN_S)
+
+
+def _calls_of(step_s: float) -> int:
+    """How many steps make a chain."""
+    return max(_MIN_CALLS, min(_MAX_CALLS, round(_CHAIN_S / step_s)))

@@ -1,0 +1,274 @@
+"""Timing on the judge's clock: candidate and baselines in turn, fresh values, cold caches, timed outputs checked.
+
+Each round times every subject once, in random order, on the same freshly made values, so that drift of the machine
+hits all alike; what is compared are the ratios within a round. The first contender is the candidate, the second the
+trusted one (eager): its outputs on the same values are what the candidate's are compared with in every round, and its
+runner is where overheads are measured. How a sample is taken: `worker.judge.timing.clocks`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from worker.judge.exhibits import Exhibit
+from worker.judge.numerics.comparison import agree
+from worker.judge.runners.bench import Contender
+from worker.judge.runners.sessions import Runner
+from worker.judge.timing import stats
+from worker.judge.timing.clocks import DeviceClock, HostClock, Plan, Round, Sample
+from worker.judge.timing.evicting import DeviceEviction, HostEviction
+from worker.judge.timing.fresh import Fresh
+from worker.judge.verdict import Fault, Verdict
+
+_MIN_ROUNDS = 9
+_SLOW_ROUND_S, _SLOW_ROUNDS = 1.0, 3
+_FULL_CHECK_SHARE = 0.2
+_PROOF_SHARE = 0.25
+_IMPOSSIBLE_SHARE = 0.5
+"""A chain that is shorter than its own evictions in so many of the rounds was not run as asked."""
+_LATE_SHARE, _LATE_US = 0.2, 20.0
+"""Results that come so much later than their calls end (a share of the call, and so many us) are no accident..."""
+_CALM_SAMPLES = 5
+"""... when so many samples had the cores for themselves. Late results cost time in any case."""
+_REST_S, _WATCH_S, _IDLE_SHARE = 0.03, 0.03, 0.25
+"""After a call OpenMP's threads spin for some milliseconds, then they sleep; a quarter of a core is no afterthought."""
+_TRUSTED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long to time one workload."""
+
+    budget_s: float
+    """Seconds of rounds at first."""
+    patience_s: float
+    """Seconds at most, spent while the interval of the candidate against a baseline is wider than `wanted`."""
+    max_rounds: int
+    wanted: float = 0.01
+    """Half the width of the interval at which more rounds are pointless, as a share."""
+
+
+USUAL = {"cpu": Pace(0.8, 0.8, 41), "cuda:0": Pace(1.0, 2.5, 80)}
+THOROUGH = {"cpu": Pace(2.0, 4.0, 80), "cuda:0": Pace(3.0, 8.0, 240)}
+"""For finalists, and to tell kernels apart that differ by 3 %."""
+
+
+@dataclass(slots=True)
+class Timings:
+    """Samples in microseconds, one per round and contender; index i of every list is the same round."""
+
+    workload: str
+    samples_us: dict[str, list[float]] = field(default_factory=dict)
+    checked_outputs: int = 0
+    late_us: float = 0.0
+    """Lower quartile of what was added to the candidate's samples because its results came late: on a busy machine
+    single results do, work that was put off always does."""
+    calls: int = 1
+    residue_us: float = 0.0
+    """By how much a call's time may be off in all rounds alike."""
+
+    @property
+    def baselines(self) -> list[str]:
+        """Names of all contenders but the candidate, which is the first."""
+        return list(self.samples_us)[1:]
+
+    @property
+    def baselines_us(self) -> dict[str, float]:
+        """Medians of the baselines."""
+        return {name: self.latency_us(name) for name in self.baselines}
+
+    def latency_us(self, name: str) -> float:
+        """Median of one contender."""
+        return statistics.median(self.samples_us[name])
+
+    def residue(self, names: Sequence[str]) -> float:
+        """`residue_us` as a share of the shortest of these latencies."""
+        return self.residue_us / min(self.latency_us(name) for name in names)
+
+    def fastest(self, names: list[str]) -> str:
+        """The contender with the smallest median."""
+        return min(names, key=self.latency_us)
+
+    def logs(self, baseline: str, candidate: str) -> list[float]:
+        """ln(baseline / candidate), round by round."""
+        return stats.log_ratios(self.samples_us[baseline], self.samples_us[candidate])
+
+
+class Timer:
+    """Times on one device; keeps what evicts its caches."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._host = HostEviction() if device == "cpu" else None
+        self._evictions: dict[int, DeviceEviction] = {}
+
+    def time(
+        self, contenders: list[Contender], exhibit: Exhibit, fresh: Fresh, rng: random.Random, pace: Pace | None = None
+    ) -> Timings:
+        """Time all contenders against each other on one workload.
+
+        Raises Fault `incorrect` when a timed output is wrong, `suspicious` when the runner did not do what was asked,
+        and whatever the runners raise.
+        """
+        clocks = [self._clock(contender, fresh, index, exhibit) for index, contender in enumerate(contenders)]
+        return _Race(clocks, exhibit, rng, pace or USUAL[self._device]).run(fresh)
+
+    def forget(self, runner: object) -> None:
+        """Release what was kept for a runner that has ended."""
+        eviction = self._evictions.pop(id(runner), None)
+        if eviction is not None:
+            eviction.close()
+
+    def _clock(self, contender: Contender, fresh: Fresh, index: int, exhibit: Exhibit) -> HostClock | DeviceClock:
+        kept = index <= _TRUSTED
+        if self._host is not None:
+            return HostClock(contender, fresh, self._host, kept=kept, trusted=index == _TRUSTED)
+        runner = contender.bench.runner
+        if id(runner) not in self._evictions:
+            self._evictions[id(runner)] = DeviceEviction(runner)
+        eviction, trusted = self._evictions[id(runner)], index == _TRUSTED
+        return DeviceClock(contender, fresh, eviction, kept=kept, trusted=trusted, exhibit=exhibit)
+
+
+class _Race:
+    """All rounds of one workload."""
+
+    def __init__(self, clocks: list[HostClock | DeviceClock], exhibit: Exhibit, rng: random.Random, pace: Pace) -> None:
+        self._clocks, self._exhibit, self._rng, self._pace = clocks, exhibit, rng, pace
+        self._active: dict[int, HostClock | DeviceClock] = {}  # one bell per runner: those that share one take turns
+        self._plan = Plan()
+        self._checked = 0
+
+    def run(self, fresh: Fresh) -> Timings:
+        rounds: list[list[Sample]] = []
+        try:
+            self._warm_up(fresh)
+            for _number in range(self._rounds(self._pace.budget_s)):
+                rounds.append(self._round(fresh, len(rounds)))
+            while len(rounds) < self._rounds(self._pace.patience_s) and self._too_wide(rounds):
+                rounds += [self._round(fresh, len(rounds)) for _more in range(4)]
+        finally:
+            self._cool()
+        return self._timings(rounds)
+
+    def _cool(self) -> None:
+        """Take all runners back from the bell, also after a fault: the baselines' one serves the next candidate."""
+        for clock in self._active.values():
+            clock.contender.bench.runner.thaw()
+            with contextlib.suppress(Fault):  # a runner that does not answer is closed, and then known as dead
+                clock.contender.bench.cool()
+
+    def _warm_up(self, fresh: Fresh) -> None:
+        for clock in self._clocks:
+            self._activate(clock, fresh)
+            clock.warm_up(self._plan)
+            if clock is self._clocks[0]:
+                _check_idle(clock.contender.bench.runner)
+            clock.contender.bench.runner.freeze()
+        device = [clock for clock in self._clocks if isinstance(clock, DeviceClock)]
+        for device_clock in device:
+            device_clock.plan(self._plan, min(clock.step_s for clock in device))
+
+    def _rounds(self, budget_s: float) -> int:
+        per_round_s = sum(clock.cost_s for clock in self._clocks)
+        if per_round_s > _SLOW_ROUND_S:
+            return _SLOW_ROUNDS  # a contender this slow needs no interval to be told apart
+        return max(_MIN_ROUNDS, min(self._pace.max_rounds, int(budget_s / per_round_s)))
+
+    def _too_wide(self, rounds: list[list[Sample]]) -> bool:
+        """Whether the interval against the fastest baseline is wider than wanted, or than more rounds could help."""
+        times = [[self._plan.seconds_per_call(sample) for sample in samples] for samples in zip(*rounds, strict=True)]
+        fastest = min(times[1:], key=statistics.median)
+        logs = stats.log_ratios(fastest, times[0])
+        low, high = stats.interval([logs], random.Random(0))
+        hidden = self._plan.residue_s / min(statistics.median(times[0]), statistics.median(fastest))
+        return high / low > (1 + max(self._pace.wanted, hidden / 2)) ** 2
+
+    def _round(self, fresh: Fresh, number: int) -> list[Sample]:
+        source, seed = fresh.choose()
+        last = self._plan.calls - min(self._plan.calls, self._exhibit.retained)
+        turn = Round(source, seed, self._rng.randrange(1 << 31), self._rng.randrange(last, self._plan.calls))
+        found: dict[int, Sample] = {}
+        for index in self._rng.sample(range(len(self._clocks)), len(self._clocks)):
+            clock = self._clocks[index]
+            self._activate(clock, fresh)
+            if isinstance(clock, DeviceClock):
+                found[index] = clock.sample(turn, self._plan.calls, self._rng)
+                self._check_evictions(clock, index)
+            else:
+                found[index] = clock.sample(turn)
+        trusted = found[_TRUSTED]
+        self._plan.keep_s.append(trusted.keep_s)
+        self._plan.null_s.append(trusted.null_s)
+        self._check_outputs(turn, found[0], trusted, fresh, full=number < 2 or self._rng.random() < _FULL_CHECK_SHARE)
+        return [found[index] for index in range(len(self._clocks))]
+
+    def _check_evictions(self, clock: DeviceClock, index: int) -> None:
+        if index == 0 and self._rng.random() < _PROOF_SHARE and not clock.proven():
+            raise Fault(Verdict.SUSPICIOUS, "a timed chain did not evict the cache as it was told to")
+
+    def _check_outputs(self, turn: Round, mine: Sample, trusted: Sample, fresh: Fresh, *, full: bool) -> None:
+        """The candidate's result of this round against eager's on the same values. Raises Fault."""
+        assert mine.outputs is not None and trusted.outputs is not None
+        theirs, clock = trusted.outputs, self._clocks[_TRUSTED]
+        if trusted.nonce != mine.nonce and isinstance(clock, HostClock):  # one of the two was disturbed and repeated
+            self._activate(clock, fresh)
+            theirs = clock.outputs(turn, mine.nonce)
+        for index, (output, eager) in enumerate(zip(mine.outputs, theirs, strict=True)):
+            rows = None if full else self._rng
+            reason = agree(output, eager, turn.source.tolerances[index], rows)
+            if reason:
+                name = turn.source.names[index]
+                raise Fault(
+                    Verdict.INCORRECT, f"{name} of a timed call is wrong though checked calls were right: {reason}"
+                )
+        self._checked += 1
+
+    def _activate(self, clock: HostClock | DeviceClock, fresh: Fresh) -> None:
+        key = id(clock.contender.bench.runner)
+        clock.contender.bench.runner.thaw()
+        current = self._active.get(key)
+        if current is clock:
+            return
+        if current is not None:
+            current.contender.bench.cool()
+        clock.contender.bench.heat(clock.contender.subject, fresh.mix, self._exhibit.retained)
+        self._active[key] = clock
+
+    def _timings(self, rounds: list[list[Sample]]) -> Timings:
+        plan, name = self._plan, self._exhibit.name
+        residue_us = plan.residue_s * 1e6
+        timings = Timings(name, checked_outputs=self._checked, calls=plan.calls, residue_us=residue_us)
+        for index, clock in enumerate(self._clocks):
+            samples = [samples[index] for samples in rounds]
+            seconds = [self._plan.seconds_per_call(sample) for sample in samples]
+            timings.samples_us[clock.contender.name] = [value * 1e6 for value in seconds]
+        mine = [samples[0] for samples in rounds]
+        late_us = sorted(self._plan.late_s(sample) / self._plan.calls * 1e6 for sample in mine if sample.calm)
+        timings.late_us = late_us[len(late_us) // 4] if len(late_us) >= _CALM_SAMPLES else 0.0
+        null_s = statistics.median(self._plan.null_s)
+        short = sum(sample.call_s < null_s for sample in mine)
+        if short > _IMPOSSIBLE_SHARE * len(mine):
+            reason = "timed calls were over sooner than the waiting that belongs to them: the runner did not do as told"
+            raise Fault(Verdict.SUSPICIOUS, reason)
+        late = timings.late_us
+        if late > max(_LATE_US, _LATE_SHARE * timings.latency_us(self._clocks[0].contender.name)):
+            reason = f"results were ready {late:.0f} us after their calls were said to be over: work was put off"
+            raise Fault(Verdict.SUSPICIOUS, reason)
+        return timings
+
+
+def _check_idle(runner: Runner) -> None:
+    """Between calls a kernel rests. Raises Fault `suspicious` when its process goes on working."""
+    time.sleep(_REST_S)
+    before_s = runner.ran_s()
+    time.sleep(_WATCH_S)
+    share = (runner.ran_s() - before_s) / _WATCH_S
+    if share > _IDLE_SHARE:
+        reason = f"the candidate works while nobody calls it: {share:.0%} of a core"
+        raise Fault(Verdict.SUSPICIOUS, reason, runner.log())
