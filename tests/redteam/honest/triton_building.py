@@ -33,7 +33,7 @@ LOOP = "kernel[(rows,)](x, out, n, BLOCK=128)"
 
 
 def triton_candidate(
-    id: str, title: str, problem: str, kernels: str, forward: str, *, init: str = "", head: str = ""
+    id: str, title: str, problem: str, kernels: str, forward: str, *, init: str = "", head: str = "", share: float = 0.9
 ) -> Entry:
     """A Triton candidate; it also runs in the interpreter, where there is no GPU."""
     holes = {
@@ -45,4 +45,4 @@ def triton_candidate(
     source = MODULE
     for hole, text in holes.items():
         source = source.replace(hole, text, 1)
-    return entry(f"triton-{id}", title, problem, source, language="triton", needs="gpu")
+    return entry(f"triton-{id}", title, problem, source, language="triton", needs="gpu", share=share)

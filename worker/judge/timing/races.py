@@ -252,7 +252,7 @@ class _Race:
         late_us = sorted(self._plan.late_s(sample) / self._plan.calls * 1e6 for sample in mine if sample.calm)
         timings.late_us = late_us[len(late_us) // 4] if len(late_us) >= _CALM_SAMPLES else 0.0
         null_s = statistics.median(self._plan.null_s)
-        short = sum(sample.call_s < null_s for sample in mine)
+        short = sum(sample.call_s < null_s - plan.residue_s * plan.calls for sample in mine)
         if short > _IMPOSSIBLE_SHARE * len(mine):
             reason = "timed calls were over sooner than the waiting that belongs to them: the runner did not do as told"
             raise Fault(Verdict.SUSPICIOUS, reason)
