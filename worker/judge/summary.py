@@ -47,6 +47,7 @@ def _row(timed: Timings, rng: random.Random, device: str) -> WorkloadTiming:
         ci95=stats.widened(stats.interval([logs], rng), device, timed.residue((fastest, SUBJECT))),
         samples_us=timed.samples_us,
         residue_us=timed.residue_us,
+        device_state=timed.device_state,
     )
 
 

@@ -14,13 +14,17 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import torch
 
 from worker.judge.exhibits import Exhibit
 from worker.judge.numerics.comparison import agree
 from worker.judge.runners.bench import Contender
 from worker.judge.runners.sessions import Runner
-from worker.judge.timing import stats
+from worker.judge.timing import device_state, stats
 from worker.judge.timing.clocks import DeviceClock, HostClock, Plan, Round, Sample
+from worker.judge.timing.device_state import DeviceState, DeviceWatch
 from worker.judge.timing.evicting import DeviceEviction, HostEviction
 from worker.judge.timing.fresh import Fresh
 from worker.judge.verdict import Fault, Verdict
@@ -71,6 +75,8 @@ class Timings:
     calls: int = 1
     residue_us: float = 0.0
     """By how much a call's time may be off in all rounds alike."""
+    device_state: dict[str, Any] = field(default_factory=dict)
+    """Clocks, power and temperature of a GPU while it was timed."""
 
     @property
     def baselines(self) -> list[str]:
@@ -105,6 +111,7 @@ class Timer:
     def __init__(self, device: str) -> None:
         self._device = device
         self._host = HostEviction() if device == "cpu" else None
+        self._watch = DeviceWatch(str(torch.cuda.get_device_properties(0).uuid)) if device != "cpu" else None
         self._evictions: dict[int, DeviceEviction] = {}
 
     def time(
@@ -116,7 +123,7 @@ class Timer:
         and whatever the runners raise.
         """
         clocks = [self._clock(contender, fresh, index, exhibit) for index, contender in enumerate(contenders)]
-        return _Race(clocks, exhibit, rng, pace or USUAL[self._device]).run(fresh)
+        return _Race(clocks, exhibit, rng, pace or USUAL[self._device], self._watch).run(fresh)
 
     def forget(self, runner: object) -> None:
         """Release what was kept for a runner that has ended."""
@@ -138,8 +145,16 @@ class Timer:
 class _Race:
     """All rounds of one workload."""
 
-    def __init__(self, clocks: list[HostClock | DeviceClock], exhibit: Exhibit, rng: random.Random, pace: Pace) -> None:
-        self._clocks, self._exhibit, self._rng, self._pace = clocks, exhibit, rng, pace
+    def __init__(
+        self,
+        clocks: list[HostClock | DeviceClock],
+        exhibit: Exhibit,
+        rng: random.Random,
+        pace: Pace,
+        watch: DeviceWatch | None,
+    ) -> None:
+        self._clocks, self._exhibit, self._rng, self._pace, self._watch = clocks, exhibit, rng, pace, watch
+        self._states: list[DeviceState] = []
         self._active: dict[int, HostClock | DeviceClock] = {}  # one bell per runner: those that share one take turns
         self._plan = Plan()
         self._checked = 0
@@ -200,6 +215,7 @@ class _Race:
             if isinstance(clock, DeviceClock):
                 found[index] = clock.sample(turn, self._plan.calls, self._rng)
                 self._check_evictions(clock, index)
+                self._note_state()
             else:
                 found[index] = clock.sample(turn)
         trusted = found[_TRUSTED]
@@ -207,6 +223,11 @@ class _Race:
         self._plan.null_s.append(trusted.null_s)
         self._check_outputs(turn, found[0], trusted, fresh, full=number < 2 or self._rng.random() < _FULL_CHECK_SHARE)
         return [found[index] for index in range(len(self._clocks))]
+
+    def _note_state(self) -> None:
+        state = self._watch.read() if self._watch is not None else None
+        if state is not None:
+            self._states.append(state)
 
     def _check_evictions(self, clock: DeviceClock, index: int) -> None:
         if index == 0 and self._rng.random() < _PROOF_SHARE and not clock.proven():
@@ -244,6 +265,7 @@ class _Race:
         plan, name = self._plan, self._exhibit.name
         residue_us = plan.residue_s * 1e6
         timings = Timings(name, checked_outputs=self._checked, calls=plan.calls, residue_us=residue_us)
+        timings.device_state = device_state.summary(self._states)
         for index, clock in enumerate(self._clocks):
             samples = [samples[index] for samples in rounds]
             seconds = [self._plan.seconds_per_call(sample) for sample in samples]
