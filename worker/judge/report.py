@@ -42,7 +42,7 @@ class WorkloadTiming:
     ci95: tuple[float, float]
     samples_us: dict[str, list[float]]
     device_state: dict[str, Any] = field(default_factory=dict)
-    """Clocks, power and temperature of a GPU while it was timed, and in which share of the readings it was held down."""
+    """Clocks, power and temperature of a GPU while it was timed, and how often its clocks were held down."""
     residue_us: float = 0.0
     """By how much a latency may be off in all rounds alike; the interval has been widened for it."""
     sol_us: float | None = None

@@ -70,8 +70,8 @@ class Timings:
     samples_us: dict[str, list[float]] = field(default_factory=dict)
     checked_outputs: int = 0
     late_us: float = 0.0
-    """Lower quartile of what was added to the candidate's samples because its results came late: on a busy machine
-    single results do, work that was put off always does."""
+    """Lower decile of what was added to the candidate's samples because its results came late: on a busy machine many
+    results do, work that was put off always does."""
     calls: int = 1
     residue_us: float = 0.0
     """By how much a call's time may be off in all rounds alike."""
@@ -272,7 +272,7 @@ class _Race:
             timings.samples_us[clock.contender.name] = [value * 1e6 for value in seconds]
         mine = [samples[0] for samples in rounds]
         late_us = sorted(self._plan.late_s(sample) / self._plan.calls * 1e6 for sample in mine if sample.calm)
-        timings.late_us = late_us[len(late_us) // 4] if len(late_us) >= _CALM_SAMPLES else 0.0
+        timings.late_us = late_us[len(late_us) // 10] if len(late_us) >= _CALM_SAMPLES else 0.0
         null_s = statistics.median(self._plan.null_s)
         short = sum(sample.call_s < null_s - plan.residue_s * plan.calls for sample in mine)
         if short > _IMPOSSIBLE_SHARE * len(mine):
