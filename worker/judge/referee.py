@@ -22,6 +22,7 @@ from worker.judge import ahead, environment
 from worker.judge.baselines import Baselines, Record
 from worker.judge.certificate.certify import certify
 from worker.judge.certificate.parts import RefereeParts
+from worker.judge.certificate.system import control
 from worker.judge.checks import provenance, sensitivity, settings, shapes, state, values
 from worker.judge.checks.values import judge_case
 from worker.judge.dynamics.check import Training
@@ -82,6 +83,7 @@ class Referee:
             runner=self._part_runner,
             again=lambda: self._again(request),
             training=self._training,
+            control=lambda: self._evaluate(control.itself(request), self.exhibits_for(request)),
         )
         return certify(parts, request, evaluation).to_json()
 

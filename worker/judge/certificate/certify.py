@@ -20,7 +20,7 @@ from worker.judge.certificate.document import Certificate, Outcome, Roofline
 from worker.judge.certificate.parts import RefereeParts
 from worker.judge.certificate.roofline import roofline
 from worker.judge.certificate.stage import NotApplicable, staged
-from worker.judge.certificate.system import alive, autocast, compiled, fresh, graphs, leak, sanitizers, streams
+from worker.judge.certificate.system import alive, autocast, compiled, control, fresh, graphs, leak, sanitizers, streams
 from worker.judge.report import Evaluation, EvaluationRequest
 from worker.judge.trial import Trial
 from worker.judge.verdict import Check, Fault, Verdict
@@ -92,6 +92,8 @@ def examine(parts: RefereeParts, request: EvaluationRequest, evaluation: Evaluat
         run_check(parts, request, "training dynamics", parts.training.check, report)
     report.again = parts.again()
     report.rows += [_system(row) for row in fresh.compare(evaluation, report.again)]
+    if parts.control is not None:
+        report.rows.append(_system(control.check(parts.control(), parts.device)))
     if report.again.verdict not in (Verdict.OK, Verdict.INFRA_ERROR):
         report.refuse(report.again.verdict, f"a fresh judgement failed: {report.again.reason}")
     return report

@@ -23,6 +23,7 @@ from worker.judge.certificate.document import (
 )
 from worker.judge.certificate.layers import grouped
 from worker.judge.certificate.parts import RefereeParts
+from worker.judge.certificate.system import control
 from worker.judge.exhibits import Exhibits
 from worker.judge.report import Evaluation, EvaluationRequest
 from worker.judge.verdict import Check, Verdict
@@ -146,8 +147,13 @@ def _timing(evidence: Evidence) -> TimingPart | None:
         )
         for row in first.workloads
     )
-    control = evidence.parts.control or {}
-    return TimingPart(slower.speedup, slower.ci95, first.speedups, rows, control, again)
+    return TimingPart(slower.speedup, slower.ci95, first.speedups, rows, _control(evidence), again)
+
+
+def _control(evidence: Evidence) -> dict[str, float | str]:
+    """Figures of the A/A control; none where there was none."""
+    found = next((row for row in evidence.system if row.name.endswith(control.NAME)), None)
+    return {} if found is None else {key: value for key, value in found.figures.items() if key != "outcome"}
 
 
 def _own_share(request: EvaluationRequest, evaluation: Evaluation) -> OwnShare:

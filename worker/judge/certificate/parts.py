@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -29,5 +29,5 @@ class RefereeParts:
     a failed judgement with its verdict instead of raising."""
     training: Training | None = None
     """Training with the candidate in its place."""
-    control: Mapping[str, float | str] | None = None
-    """The A/A control of this judge, where it made one."""
+    control: Callable[[], Evaluation] | None = None
+    """The reference judged as a candidate."""
