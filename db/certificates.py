@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from typing import Any, Final
 
-from sqlalchemy import Row, select
+from sqlalchemy import Row, select, update
 from sqlalchemy.orm import Session
 
 from db import events, jobs, ledger
@@ -92,6 +92,11 @@ def store_certificate(session: Session, claim: Claim, document: Mapping[str, Any
         data |= {"verdict": certificate.verdict, "reason": certificate.reason}
         data["best_candidate_id"] = _dethrone(session, claim.job_id)
         events.append(session, claim.job_id, EventType.CANDIDATE_CERTIFICATE_REFUSED, data)
+    held_s = float(document.get("judge", {}).get("device_held_s", 0))
+    session.execute(
+        update(Job).where(Job.id == claim.job_id).values(gpu_s=Job.gpu_s + held_s),
+        execution_options={"synchronize_session": False},
+    )
     jobs.enqueue_advance(session, claim.job_id, priority=jobs.fetch_job(session, claim.job_id).priority)
     return certificate
 

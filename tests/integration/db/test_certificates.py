@@ -205,3 +205,12 @@ def test_a_wall_clock_that_runs_out_during_the_certificate_wakes_nobody(sessions
     enqueue(sessions, job)
     with sessions.begin() as session:
         assert recovery.wake_idle_jobs(session) == []
+
+
+def test_a_certificate_costs_its_job_device_time(sessions: Sessions) -> None:
+    job, _ids = judged(sessions, 1.5)
+    with sessions() as session:
+        before_s = jobs.fetch_job(session, job.id).gpu_s
+    certify(sessions, job, judge={"device_held_s": 12.5})
+    with sessions() as session:
+        assert jobs.fetch_job(session, job.id).gpu_s == pytest.approx(before_s + 12.5)

@@ -63,7 +63,7 @@ def certify(
     now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
 ) -> Certificate:
     """The certificate of a candidate that was just judged. `now` is the clock for the date on it."""
-    started = time.monotonic()
+    started, held_s = time.monotonic(), parts.lease.held_s
     system, roof = SystemReport(), None
     if evaluation.verdict is Verdict.OK and evaluation.timed:
         system = examine(parts, request, evaluation)
@@ -72,6 +72,7 @@ def certify(
         compose.Evidence(parts, request, evaluation, system.rows, system.verdict, system.reason, system.again, roof),
         issued_at=now().isoformat(timespec="seconds"),
         certify_s=time.monotonic() - started,
+        held_s=parts.lease.held_s - held_s,
     )
     log.info(
         "candidate.certified",

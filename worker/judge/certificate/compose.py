@@ -56,8 +56,8 @@ class Evidence:
     roofline: Roofline | None
 
 
-def compose(evidence: Evidence, *, issued_at: str, certify_s: float) -> Certificate:
-    """The certificate; `certify_s` is what the system checks took."""
+def compose(evidence: Evidence, *, issued_at: str, certify_s: float, held_s: float) -> Certificate:
+    """The certificate; `certify_s` is what the system checks took, `held_s` for how long they held the device."""
     request, evaluation = evidence.request, evidence.evaluation
     verdict, reason = _verdict(evidence)
     layers = grouped(evaluation.checks, evidence.system)
@@ -95,7 +95,7 @@ def compose(evidence: Evidence, *, issued_at: str, certify_s: float) -> Certific
         judge={
             "code_sha256": judge_hash(),
             "judged_s": round(evaluation.wall_s, 2),
-            "device_held_s": round(evaluation.gpu_s, 2),
+            "device_held_s": round(evaluation.gpu_s + held_s, 2),
             "certified_s": round(certify_s, 2),
         },
         provenance=_PROVENANCE if dynamics else _without(_PROVENANCE, "training dynamics"),
