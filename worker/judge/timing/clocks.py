@@ -15,6 +15,7 @@ import random
 import statistics
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -24,6 +25,7 @@ from worker.judge.runners.bench import Contender
 from worker.judge.timing.evicting import DeviceEviction, HostEviction
 from worker.judge.timing.fresh import Fresh
 from worker.runner import protocol
+from worker.runner.mixing import step_number
 
 CALL_LIMIT_S = 60.0
 _WARMUPS = 3
@@ -171,6 +173,10 @@ class HostClock:
         assert outputs is not None, "asked of a contender whose results are not kept"
         return outputs
 
+    def inputs(self, turn: Round, nonce: int) -> tuple[Any, ...]:
+        """What the call of a round was given."""
+        return self._fresh.inputs(turn.source, turn.seed, [nonce])
+
     def _call(self, nonce: int) -> Sample:
         """The call and, at once, its result."""
         call_s = self._ring(protocol.CALL, CALL_LIMIT_S, number=0)
@@ -243,6 +249,13 @@ class DeviceClock:
         null_s = self._null(calls, nonce=turn.nonce) if self._trusted else 0.0
         bench.runner.freeze()
         return Sample(chain_s, keep_s, null_s, turn.nonce, bench.read())
+
+    def inputs(self, turn: Round, nonce: int) -> tuple[Any, ...]:
+        """What the call whose result was asked for was given: its slot's values, as mixed by it and those before it."""
+        slots = self.contender.bench.slots
+        slot = turn.kept % slots
+        numbers = [step_number(nonce, step) for step in range(slot, turn.kept + 1, slots)]
+        return self._fresh.inputs(turn.source, turn.seed + slot, numbers)
 
     def proven(self) -> bool:
         """Whether the evictions of the last sample took place."""

@@ -7,6 +7,7 @@ twice.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -54,10 +55,32 @@ class Fresh:
                 target.copy_(tensor)
         self._freshener.write(out, source.inputs, [source.inputs], random.Random(seed))
 
+    def inputs(self, source: Case, seed: int, numbers: Sequence[int]) -> tuple[Any, ...]:
+        """The argument list that `fill` and, in turn, the values of these numbers make, in tensors of its own."""
+        targets = [tensor.clone() for tensor in tensors_of(source.inputs)]
+        self.fill(targets, source, seed)
+        if self.mix is not None:
+            mixer = Mixer(self.mix, str(targets[self.mix.tensor].device))
+            for number in numbers:
+                mixer.apply(targets, number)
+        left = iter(targets)
+        return tuple(_rebuilt(value, left) for value in source.inputs)
+
     def mix_into(self, tensors: list[torch.Tensor], number: int) -> None:
         """On a CPU: write the values that arrive with the call."""
         if self._mixer is not None:
             self._mixer.apply(tensors, number)
+
+
+def _rebuilt(value: Any, tensors: Iterator[torch.Tensor]) -> Any:
+    """An argument like `value`, of the next tensors."""
+    if isinstance(value, torch.Tensor):
+        return next(tensors)
+    if isinstance(value, list | tuple):
+        return type(value)(_rebuilt(item, tensors) for item in value)
+    if isinstance(value, dict):
+        return {key: _rebuilt(item, tensors) for key, item in value.items()}
+    return value
 
 
 def _mix_of(exhibit: Exhibit) -> Mix | None:

@@ -1,0 +1,57 @@
+"""Values of timed calls: made alike on both sides, new for every number, and judged in full when in doubt."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from worker.judge.exhibits import Exhibit, Exhibits
+from worker.judge.reference.problem import Problem
+from worker.judge.timing.fresh import Fresh
+from worker.judge.timing.recheck import recheck
+
+PROBLEM = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def forward(self, x, y):
+        return torch.softmax(x + y, -1)
+
+def get_inputs():
+    return [torch.randn(33, 65), torch.randn(33, 65)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.fixture(scope="module")
+def exhibit() -> Exhibit:
+    return Exhibits(Problem(PROBLEM, "rows"), "cpu", "cpu", 7).workloads[0]
+
+
+def test_the_inputs_of_a_call_can_be_made_again(exhibit: Exhibit) -> None:
+    fresh = Fresh(exhibit, random.Random(1))
+    source, seed = fresh.choose()
+    slot = [torch.empty_like(value) for value in source.inputs]
+    fresh.fill(slot, source, seed)
+    for number in (17, 23):
+        fresh.mix_into(slot, number)
+    again = fresh.inputs(source, seed, [17, 23])
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(again, slot, strict=True))
+    assert not all(
+        torch.equal(mine, theirs) for mine, theirs in zip(fresh.inputs(source, seed, [17]), slot, strict=True)
+    )
+
+
+def test_a_result_in_doubt_is_judged_on_the_values_of_its_call(exhibit: Exhibit) -> None:
+    fresh = Fresh(exhibit, random.Random(2))
+    source, seed = fresh.choose()
+    inputs = fresh.inputs(source, seed, [5])
+    right = torch.softmax(inputs[0] + inputs[1], -1)
+    assert recheck(exhibit, source, inputs, (right,)) == ""
+    assert "output0" in recheck(exhibit, source, inputs, (right.roll(1, 0),))
+    assert "output0" in recheck(exhibit, source, inputs, (right.bfloat16().float(),))
