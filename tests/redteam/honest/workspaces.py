@@ -23,7 +23,7 @@ ENTRIES = (
     ),
     python_candidate(
         "workspace-buffer",
-        "A non-persistent buffer as a workspace, grown when needed; torch's copy of it moves as many bytes as the kernel",
+        "A non-persistent buffer as a workspace, grown when needed, which torch copies: as many bytes as the kernel",
         share=0.3,
         init="""
     self.register_buffer("work", torch.empty(0), persistent=False)
@@ -39,7 +39,7 @@ ENTRIES = (
     ),
     python_candidate(
         "weak-workspaces",
-        "Workspaces in a weak dictionary, keyed by the module; torch's copy of the result moves as many bytes as the kernel",
+        "Workspaces in a weak dictionary, keyed by the module; torch copies the result: as many bytes as the kernel",
         share=0.3,
         head="import weakref",
         top="work = weakref.WeakKeyDictionary()",
