@@ -33,6 +33,7 @@ _BEYOND_16_BITS = 70_000
 _BOTH_BYTES = 1 << 20
 """Variants with more bytes of inputs are asked for one family: comparing 8 MiB of outputs costs 0.1 s on two cores."""
 _GAP = 3
+_GROSS_ERROR = 1e-2
 """Elements between the rows of a padded layout."""
 
 
@@ -177,13 +178,22 @@ def _variant(
         families.draw(instance.like, instance.arguments, domains, instance.workload.params, family, generator)
         for family in wanted
     ]
-    cases = [truth.case(family, inputs) for family, inputs in zip(wanted, drawn, strict=True)]
+    cases = [_gross(truth.case(family, inputs)) for family, inputs in zip(wanted, drawn, strict=True)]
     finite = tuple(case for case in cases if case.finite)
     if finite:
         return Variant(instance.workload.name, instance, finite)
     own = truth.case(families.OWN, problem.example_inputs(instance, device, seed))
     compared = all(bool(torch.isfinite(exact).any()) for exact in own.truth if exact.numel())
     return Variant(instance.workload.name, instance, (own,), compared=compared)
+
+
+def _gross(case: Case) -> Case:
+    """With one offset for everything only what cancels away is looked for: it costs all digits (a one-pass variance is
+    300 times too large), while honest attention, whose scores are 1e9 there, is off by 1e-4 where eager is by 1e-6."""
+    if case.family != families.OFFSET:
+        return case
+    wide = tuple(replace(limit, threshold=max(limit.threshold, _GROSS_ERROR)) for limit in case.tolerances)
+    return replace(case, tolerances=wide)
 
 
 def _resized_batches(problem: Problem, smallest: Instance, domains: Mapping[str, Domain], seed: int) -> list[Variant]:
