@@ -33,8 +33,8 @@ _BEYOND_16_BITS = 70_000
 _BOTH_BYTES = 1 << 20
 """Variants with more bytes of inputs are asked for one family: comparing 8 MiB of outputs costs 0.1 s on two cores."""
 _GAP = 3
-_GROSS_ERROR = 1e-2
 """Elements between the rows of a padded layout."""
+_GROSS_ERROR = 1e-2
 
 
 @dataclass(frozen=True, slots=True)
