@@ -76,6 +76,7 @@ def cpp(
     *,
     init: str = "",
     flags: tuple[str, ...] = (),
+    share: float = 0.9,
 ) -> Entry:
     """A C++ candidate: `code` after the usual headers, `forward` (and `init`) as methods without indentation."""
     source = _MODULE.format(
@@ -84,7 +85,7 @@ def cpp(
         init=method(init),
         forward=method(forward),
     )
-    return entry(id, title, problem, source)
+    return entry(id, title, problem, source, share=share)
 
 
 def method(text: str) -> str:

@@ -204,6 +204,7 @@ ENTRIES = (
         "transposed_add",
         _TRANSPOSED_OUT,
         _TRANSPOSED_FORWARD,
+        share=0.3,  # torch's transposing copy moves as many bytes
     ),
     cpp(
         "swiglu-sigmoid",
