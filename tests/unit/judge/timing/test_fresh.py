@@ -55,3 +55,10 @@ def test_a_result_in_doubt_is_judged_on_the_values_of_its_call(exhibit: Exhibit)
     assert recheck(exhibit, source, inputs, (right,)) == ""
     assert "output0" in recheck(exhibit, source, inputs, (right.roll(1, 0),))
     assert "output0" in recheck(exhibit, source, inputs, (right.bfloat16().float(),))
+
+
+def test_a_reference_that_answers_nan_in_whole_rows_has_sources_too() -> None:
+    masked = PROBLEM.replace("torch.softmax(x + y, -1)", "torch.softmax(x.masked_fill(y < 1e30, -torch.inf), -1)")
+    exhibit = Exhibits(Problem(masked, "masked"), "cpu", "cpu", 7).workloads[0]
+    assert not any(case.finite for case in exhibit.cases)
+    assert Fresh(exhibit, random.Random(3)).sources
