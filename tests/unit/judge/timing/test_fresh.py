@@ -7,6 +7,7 @@ import random
 import pytest
 import torch
 
+from tests.redteam.problems import source_of
 from worker.judge.exhibits import Exhibit, Exhibits
 from worker.judge.reference.problem import Problem
 from worker.judge.timing.fresh import Fresh
@@ -58,7 +59,6 @@ def test_a_result_in_doubt_is_judged_on_the_values_of_its_call(exhibit: Exhibit)
 
 
 def test_a_reference_that_answers_nan_in_whole_rows_has_sources_too() -> None:
-    masked = PROBLEM.replace("torch.softmax(x + y, -1)", "torch.softmax(x.masked_fill(y < 1e30, -torch.inf), -1)")
-    exhibit = Exhibits(Problem(masked, "masked"), "cpu", "cpu", 7).workloads[0]
+    exhibit = Exhibits(Problem(source_of("masked_softmax"), "masked_softmax"), "cpu", "cpu", 7).workloads[0]
     assert not any(case.finite for case in exhibit.cases)
     assert Fresh(exhibit, random.Random(3)).sources
