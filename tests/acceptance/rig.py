@@ -181,7 +181,12 @@ class Deployment:
         assert evaluations == [(evaluated[0][0], evaluated[0][0])]
         spent = self.rows("SELECT coalesce(sum(cost_usd), 0) FROM llm_calls WHERE job_id = :id", id=job_id)
         assert spent == self.rows("SELECT cost_usd FROM jobs WHERE id = :id", id=job_id)
-        used = self.rows("SELECT coalesce(sum(gpu_s), 0) FROM evaluations WHERE job_id = :id", id=job_id)
+        used = self.rows(
+            "SELECT (SELECT coalesce(sum(gpu_s), 0) FROM evaluations WHERE job_id = :id)"
+            " + (SELECT coalesce(sum((document->'judge'->>'device_held_s')::float), 0) FROM certificates"
+            " WHERE job_id = :id)",
+            id=job_id,
+        )
         counted = self.rows("SELECT gpu_s FROM jobs WHERE id = :id", id=job_id)
         assert abs(used[0][0] - counted[0][0]) < 1e-6
 

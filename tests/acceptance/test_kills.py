@@ -7,8 +7,10 @@ import pytest
 from tests.acceptance.rig import MODEL, Deployment, body, until
 from tests.support.fake_openai import Answer
 from tests.support.ledger import PROBLEM
+from worker.judge.certificate.document import is_intact
 
 OWN = {"name": "rows", "source": PROBLEM}
+COLUMNS = PROBLEM.replace("torch.softmax(x, -1)", "torch.relu(x) * 2.0").replace("(8, 8)", "(256, 256)")
 SLOW = """
 import time
 
@@ -50,25 +52,33 @@ def test_a_killed_pool_process_of_the_evaluator(deployment: Deployment) -> None:
     deployment.assert_sound(job["id"])
 
 
-@pytest.mark.parametrize("kind", ["admit", "certify"])
-def test_a_killed_pool_process_that_examines(deployment: Deployment, kind: str) -> None:
-    """The first attempt dies with its process; the reaper has another made of the problem, or of the champion."""
-    source = PROBLEM.replace("torch.softmax(x, -1)", "torch.relu(x) * 3.0").replace("(8, 8)", "(128, 128)")
-    asked = body(1, problem={"name": f"killed_{kind}", "source": f"{source}\n# {kind}\n"}) | {kind: True}
-    job = deployment.client.submit(asked)
-    until(lambda: _running(deployment, job["id"], kind), f"the {kind} is under way")
-    deployment.kill_child("worker-cpu")
-    ended = deployment.finished(job["id"], patience_s=280)
-    assert "work.requeued" in deployment.event_types(job["id"])
-    story = deployment.story(job["id"])
-    if kind == "admit":
-        assert ended["admission"] is not None and ended["state"] == "succeeded", story
-    else:
-        assert deployment.rows("SELECT count(*) FROM certificates WHERE job_id = :id", id=job["id"]) == [(1,)], story
-    attempts = deployment.rows("SELECT state, attempt FROM work WHERE job_id = :id AND kind = :kind", id=job["id"],
-                               kind=kind)  # fmt: skip
-    assert attempts == [("done", 2)], story
-    deployment.assert_sound(job["id"])
+def test_a_problem_is_examined_and_its_champion_certified_though_each_is_killed_once(deployment: Deployment) -> None:
+    asked = body(2, problem={"name": "columns", "source": COLUMNS}) | {"admit": True, "certify": True}
+    job_id = deployment.client.submit(asked)["id"]
+    for kind in ("admit", "certify"):
+        until(lambda kind=kind: _running(deployment, job_id, kind), f"the {kind} is under way")
+        deployment.kill_child("worker-cpu")
+        until(lambda kind=kind: _attempts(deployment, job_id, kind) == [2], f"the {kind} is made again")
+    ended = deployment.finished(job_id, patience_s=280)
+    story, types = deployment.story(job_id), deployment.event_types(job_id)
+    assert ended["admission"] is not None and ended["admission"]["verdict"].startswith("admitted"), story
+    assert ended["admission"]["domains"]["x"]["kind"] == "real"
+    assert types.count("problem.admitted") == types.count("job.search_ended") == 1 <= types.count("work.requeued"), (
+        story
+    )
+    document = deployment.client.certificate(job_id)
+    assert is_intact(document) and document["sha256"] in deployment.client.certificate_page(job_id)
+    # On a busy machine the second measurement may fall out of the first one's interval; then the next best is tried.
+    assert document["certified"] is (ended["state"] == "succeeded"), document["reason"]
+    best = ended["best"]
+    if best is not None:
+        assert (best["certified"], best["candidate_id"]) == (True, document["candidate"]["id"])
+    deployment.assert_sound(job_id)
+
+
+def _attempts(deployment: Deployment, job_id: str, kind: str) -> list[int]:
+    query = "SELECT attempt FROM work WHERE job_id = :id AND kind = :kind ORDER BY id LIMIT 1"
+    return [attempt for (attempt,) in deployment.rows(query, id=job_id, kind=kind)]
 
 
 def _running(deployment: Deployment, job_id: str, kind: str) -> bool:

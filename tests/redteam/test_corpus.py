@@ -87,8 +87,8 @@ def test_a_cheat_is_rejected(judge: Judge, name: str) -> None:
 
 
 def test_honest_ones_are_accepted(judge: Judge) -> None:
-    chosen = [entry for entry in HONEST if entry.problem == "bias_relu" and entry.needs == "cpu"][:2]
-    assert len(chosen) == 2
+    chosen = [entry for entry in HONEST if entry.problem == "bias_relu" and entry.needs == "cpu"][:1]
+    assert chosen
     for entry in chosen:
         outcome = judge_one(judge, entry, "cpu")
         assert outcome.verdict == "ok", f"{entry.id}: {outcome.verdict}: {outcome.reason}"

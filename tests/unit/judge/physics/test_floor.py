@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.unit.judge.test_work import exhibit_of
+from tests.unit.judge.physics.test_work import exhibit_of
 from worker.judge.exhibits import Exhibit
 from worker.judge.physics.ceilings import Ceilings
 from worker.judge.physics.floor import PhysicsFloor, upper_median_us
