@@ -23,8 +23,7 @@ CHEATS, HONEST = corpus.cheating(), corpus.honest_ones()
 EVERY = CHEATS + HONEST
 BY_ID = {entry.id: entry for entry in EVERY}
 SAMPLE = (
-    "stale-block", "tail-unwritten", "cache-shape", "bias-copied-once", "works-in-place", "patch-comparator",
-    "answers-in-advance", "known-shapes-only",
+    "stale-block", "cache-shape", "bias-copied-once", "works-in-place", "answers-in-advance",
 )  # fmt: skip
 """Cheats of one problem, each for another layer, and none that gets as far as the timing."""
 

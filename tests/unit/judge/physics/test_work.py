@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import textwrap
 
+import pytest
 import torch
 
 from worker.judge.exhibits import Exhibit, Exhibits
+from worker.judge.physics import work as work_module
 from worker.judge.physics.work import least_work
 from worker.judge.reference.problem import Problem
 
@@ -84,7 +86,8 @@ def test_a_reference_without_derivative_counts_its_outputs_and_says_so() -> None
     assert work.output_bytes == 64 * 32 * 8
 
 
-def test_large_inputs_are_not_probed_and_the_report_says_so() -> None:
-    work = least_work(exhibit_of("def forward(self, x):\n    return x * 2", "[torch.randn(3000, 3000)]"))
+def test_large_inputs_are_not_probed_and_the_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(work_module._PROBE_LIMIT_BYTES, "cpu", 1 << 20)
+    work = least_work(exhibit_of("def forward(self, x):\n    return x * 2", "[torch.randn(600, 600)]"))
     assert work.input_bytes == 0
-    assert "32 MiB" in work.note
+    assert "1 MiB" in work.note
