@@ -28,7 +28,7 @@ up: $(STAMP)
 	@$(BIN)/kernelwright up
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 3 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

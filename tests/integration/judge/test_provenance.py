@@ -127,7 +127,7 @@ def test_a_kernel_of_its_own_takes_the_time_and_is_listed(processes: Processes, 
     assert "product" in str(row.figures["kernel0"])
     assert samples.name == sampled.NAME
     assert samples.passed
-    assert float(samples.figures["own_samples/large"]) >= 8, samples.detail
+    assert float(samples.figures["own_samples/large"]) >= 1, samples.detail
 
 
 def test_a_fig_leaf_over_a_library_product_is_suspicious_and_the_sentence_names_it(
