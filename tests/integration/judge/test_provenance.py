@@ -127,7 +127,7 @@ def test_a_kernel_of_its_own_takes_the_time_and_is_listed(processes: Processes, 
     assert "product" in str(row.figures["kernel0"])
     assert samples.name == sampled.NAME
     assert samples.passed
-    assert float(samples.figures["own_samples/large"]) >= 1, samples.detail
+    assert float(samples.figures["own_samples/large"]) >= 8, samples.detail
 
 
 def test_a_fig_leaf_over_a_library_product_is_suspicious_and_the_sentence_names_it(
@@ -146,19 +146,13 @@ def test_a_blas_behind_an_own_function_shows_in_samples(processes: Processes, ex
     source = (
         CANDIDATE.format(body=OWN).replace(PRODUCT, BLAS).replace("#include <cstdint>", "#include <cstdint>\n" + GEMM)
     )
-    reasons = [_refusal(processes, exhibits, GLOBAL + source) for _attempt in range(3)]  # a busy machine hides threads
-    assert any("libtorch_cpu.so" in reason for reason in reasons), reasons
-
-
-def _refusal(processes: Processes, exhibits: Exhibits, source: str) -> str:
-    """Why a candidate is refused, or nothing."""
-    with loaded(processes, exhibits, source) as (trial, built):
-        try:
-            provenance.check(trial, built)
-        except Fault as fault:
-            assert fault.verdict in (Verdict.SUSPICIOUS, Verdict.INFRA_ERROR)
-            return fault.reason
-    return ""
+    with loaded(processes, exhibits, GLOBAL + source) as (trial, built), pytest.raises(Fault) as caught:
+        provenance.check(trial, built)
+    first, samples = trial.evaluation.checks
+    assert first.passed
+    assert not samples.passed
+    assert caught.value.verdict == Verdict.SUSPICIOUS
+    assert "libtorch_cpu.so" in caught.value.reason
 
 
 def test_work_that_is_done_when_the_result_is_taken_is_seen(processes: Processes, exhibits: Exhibits) -> None:

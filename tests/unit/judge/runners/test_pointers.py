@@ -66,8 +66,8 @@ def test_only_executable_regions_count_and_names_may_hold_spaces() -> None:
         ("[vdso]", True),
         ("/usr/lib/x86_64-linux-gnu/libopenblas.so.0", False),
         ("/usr/lib/x86_64-linux-gnu/libmkl_core.so", False),
-        ("/tmp/libm.so.6", False),
-        ("/tmp/usr/libc.so.6", False),
+        ("/elsewhere/libm.so.6", False),
+        ("/elsewhere/usr/libc.so.6", False),
         ("", False),
     ],
 )
