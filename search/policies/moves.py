@@ -92,6 +92,10 @@ class Moves:
             self._cells[node.id] = cell_of(self.tree, node, self.job.target.language)
         return self._cells[node.id]
 
+    @cached_property
+    def _pool_cells(self) -> set[Cell]:
+        return {self.cell(node) for node in self.pool}
+
     def partners(self, node: Node) -> list[Node]:
         """The accepted kernels in other cells, which a crossover may bring in."""
         return [other for other in self.pool if self.cell(other) != self.cell(node)]
@@ -103,7 +107,7 @@ class Moves:
         if operator == Operator.TUNE:
             return node.ok and self.kernel(node) in self.spaces
         if operator == Operator.CROSSOVER:
-            return node.ok and self.asking and self.levers.crossover and bool(self.partners(node))
+            return node.ok and self.asking and self.levers.crossover and bool(self._pool_cells - {self.cell(node)})
         return node.ok and self.asking
 
     def parents(self, operator: Operator) -> Sequence[Node]:

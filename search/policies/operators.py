@@ -30,14 +30,14 @@ LARGE_STEPS = frozenset({Operator.SEED, Operator.REWRITE, Operator.CROSSOVER})
 FROM_NOTHING = frozenset({Operator.SEED, Operator.TRANSLATE})
 
 PRIORS: Mapping[Operator, tuple[float, float]] = {
-    Operator.REFINE: (2.0, 5.0),
-    Operator.TUNE: (2.0, 5.0),
-    Operator.REPAIR: (1.5, 5.0),
+    Operator.REFINE: (4.0, 8.0),
+    Operator.TUNE: (3.0, 8.0),
+    Operator.REPAIR: (3.0, 8.0),
     Operator.REWRITE: (1.0, 6.0),
     Operator.CROSSOVER: (1.0, 6.0),
     Operator.SEED: (1.0, 8.0),
 }
-"""Improvements and failures before the first try: weak, so that ten tries outweigh them."""
+"""Improvements and failures before the first try: a dozen tries outweigh them."""
 
 PRIOR_GAIN = 0.15
 """Log-speedup of an improvement before any was seen: 16 %."""
@@ -48,7 +48,7 @@ DISCOUNT = 0.98
 GPU_S_USD = 0.001
 """What a second of a device is worth: 3.6 dollars an hour, about a rented H100."""
 
-SLOT_USD = 0.02
+SLOT_USD = 0.1
 """What a place in the budget of candidates is worth. Without it a free try always beats one that costs a cent."""
 
 BROAD_BOOST = 3.0

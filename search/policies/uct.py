@@ -24,21 +24,23 @@ from search.types import Expansion, Node, Operator
 POOL_SIZE = 8
 PER_CELL = 2
 
-GREEDY, BROAD, FIXED = 0.1, 1.0, 0.4
+GREEDY, BROAD, FIXED = 0.05, 0.5, 0.2
 """How much a parent that was seldom tried is favoured, on a scale where the fastest kernel has 1 and the slowest 0.
 The last holds where the switch between the first two is off."""
 
-QUOTA = 4
-"""Of C cells each is built upon at least once in QUOTA * C candidates: at most one step of four goes to quotas."""
+QUOTA = 8
+"""Of C cells each is built upon at least once in QUOTA * C candidates: at most one step of eight goes to quotas."""
 
 
 @dataclass(frozen=True)
 class Uct(SteadyPolicy):
     """The best parent by its promise: how good what came from it is, and how little it was tried."""
 
+    quota: int = QUOTA
+
     def next_step(self, moves: Moves) -> Expansion | None:
         """A step from the cell that starves, or else from wherever it pays."""
-        starving = starving_kernel(moves) if self.levers.cells else None
+        starving = starving_kernel(moves, self.quota) if self.levers.cells else None
         if starving is None:
             return super().next_step(moves)
         operator = self.operator(moves, [op for op in STEPS if moves.takes(starving, op)])
@@ -109,8 +111,8 @@ def _backed_up(moves: Moves) -> tuple[dict[str, float], dict[str, int], dict[str
     return values, visits, flying
 
 
-def starving_kernel(moves: Moves) -> Node | None:
-    """The fastest kernel of the cell that has waited longest, where that is longer than its quota allows."""
+def starving_kernel(moves: Moves, quota: int) -> Node | None:
+    """The fastest kernel of the cell that has waited longest, where that is longer than the quota allows."""
     cells: dict[Cell, list[Node]] = {}
     for node in moves.pool:
         if any(moves.takes(node, operator) for operator in STEPS):
@@ -123,6 +125,6 @@ def starving_kernel(moves: Moves) -> Node | None:
         since = max(last, min(places[node.id] for node in members))
         waited.append((now - since, members))
     hungry = max(waited, key=lambda pair: pair[0], default=None)
-    if hungry is None or len(cells) < 2 or hungry[0] <= QUOTA * len(cells):
+    if hungry is None or len(cells) < 2 or hungry[0] <= quota * len(cells):
         return None
     return fastest(hungry[1])

@@ -12,7 +12,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from search.types import Node, Operator, PolicyName, ProposerKind, State, StopRules, Verdict
+from search.lineage import MAX_REPAIRS, REPAIRABLE
+from search.policies.cells import cell_of
+from search.tree import Tree
+from search.types import Expansion, Node, Operator, PolicyName, ProposerKind, State, StopRules, Verdict
 from tests.unit.search.worlds import World, job_view
 
 PLANS = (
@@ -105,3 +108,35 @@ def flying(ordinal: int, operator: str = Operator.REFINE, **changes: Any) -> Nod
 def failed(ordinal: int, operator: str = Operator.SEED, **changes: Any) -> Node:
     """A candidate with an honest bug."""
     return node(ordinal, operator, verdict=Verdict.INCORRECT, speedup=None, **changes)
+
+
+def fits(expansion: Expansion, tree: Tree, world: Landscape) -> bool:
+    """Whether the parents are of the kind and number that the operator takes, in terms of the tree alone."""
+    parents = [tree.by_id[parent] for parent in expansion.parents]
+    by_model = expansion.proposer == ProposerKind.LLM
+    if by_model and expansion.model not in world.job.models:
+        return False
+    match expansion.operator:
+        case Operator.SEED | Operator.TRANSLATE:
+            return parents == []
+        case Operator.TUNE:
+            (kernel,) = parents
+            return kernel.ok and kernel.tunable and kernel.operator != Operator.TUNE and not by_model
+        case Operator.REPAIR:
+            (broken,) = parents
+            return broken.verdict in REPAIRABLE and _repairs_above(broken, tree) < MAX_REPAIRS and by_model
+        case Operator.CROSSOVER:
+            one, other = parents
+            cells = {cell_of(tree, parent, world.job.target.language) for parent in (one, other)}
+            return one.ok and other.ok and len(cells) == 2 and by_model
+        case Operator.REFINE | Operator.REWRITE:
+            (parent,) = parents
+            return parent.ok and by_model
+    return False
+
+
+def _repairs_above(node: Node, tree: Tree) -> int:
+    count = 0
+    while node.operator == Operator.REPAIR:
+        count, node = count + 1, tree.by_id[node.parents[0]]
+    return count

@@ -38,7 +38,7 @@ def test_before_the_first_try_small_steps_are_favoured_and_large_ones_not_exclud
 def test_what_has_paid_is_taken() -> None:
     gains = [1.2, 1.5, 1.9, 2.4, 3.0]
     assert draws([node(0), *tries(Operator.REWRITE, gains)])[Operator.REWRITE] > 300
-    vain = [0.9] * 10
+    vain = [0.9] * 25
     assert draws([node(0), *tries(Operator.REFINE, vain)])[Operator.REFINE] < draws([node(0)])[Operator.REFINE] * 0.6
 
 

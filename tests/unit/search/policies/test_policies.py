@@ -9,14 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from search.advance import advance
-from search.lineage import MAX_REPAIRS, REPAIRABLE
 from search.policies import DEFAULT, POLICIES, policy_for
-from search.policies.cells import cell_of
 from search.policy import BuiltinPolicy, EnsemblePolicy
 from search.stopping import MAX_FREE_REJECTIONS_PER_CANDIDATE
 from search.tree import Tree
 from search.types import IN_FLIGHT, Decision, Expansion, Node, Operator, PolicyName, ProposerKind, StopReason, Verdict
-from tests.unit.search.policies.landscapes import NAMED, Landscape, landscape, landscapes
+from tests.unit.search.policies.landscapes import NAMED, Landscape, fits, landscape, landscapes
 from tests.unit.search.worlds import MAX_MOVES, job_view
 
 
@@ -100,38 +98,6 @@ def test_no_operator_is_proposed_that_its_parents_cannot_take(world: Landscape) 
         if decision.stop_reason is not None:
             return
         world.something_happens()
-
-
-def fits(expansion: Expansion, tree: Tree, world: Landscape) -> bool:
-    """Whether the parents are of the kind and number that the operator takes, in terms of the tree alone."""
-    parents = [tree.by_id[parent] for parent in expansion.parents]
-    by_model = expansion.proposer == ProposerKind.LLM
-    if by_model and expansion.model not in world.job.models:
-        return False
-    match expansion.operator:
-        case Operator.SEED | Operator.TRANSLATE:
-            return parents == []
-        case Operator.TUNE:
-            (kernel,) = parents
-            return kernel.ok and kernel.tunable and kernel.operator != Operator.TUNE and not by_model
-        case Operator.REPAIR:
-            (broken,) = parents
-            return broken.verdict in REPAIRABLE and _repairs_above(broken, tree) < MAX_REPAIRS and by_model
-        case Operator.CROSSOVER:
-            one, other = parents
-            cells = {cell_of(tree, parent, world.job.target.language) for parent in (one, other)}
-            return one.ok and other.ok and len(cells) == 2 and by_model
-        case Operator.REFINE | Operator.REWRITE:
-            (parent,) = parents
-            return parent.ok and by_model
-    return False
-
-
-def _repairs_above(node: Node, tree: Tree) -> int:
-    count = 0
-    while node.operator == Operator.REPAIR:
-        count, node = count + 1, tree.by_id[node.parents[0]]
-    return count
 
 
 @pytest.mark.parametrize("policy", NAMED)

@@ -15,7 +15,7 @@ from search.policies.operators import LARGE_STEPS
 from search.policies.uct import GREEDY, PER_CELL, POOL_SIZE, QUOTA, Uct, representatives, upper_bounds
 from search.tree import Tree
 from search.types import Node, Operator, PolicyName, ProposerKind
-from tests.unit.search.policies.landscapes import PLANS, failed, flying, landscape, node
+from tests.unit.search.policies.landscapes import PLANS, failed, fits, flying, landscape, node
 from tests.unit.search.worlds import job_view
 
 BUILTIN = ProposerKind.BUILTIN
@@ -37,19 +37,23 @@ def moves(tree: list[Node], seed: int = 0, candidates: int = 8) -> Moves:
 @given(st.integers(0, 2**32), st.integers(1, 5))
 def test_no_cell_starves(seed: int, slots: int) -> None:
     """A cell with a kernel is built upon once in a quota of candidates, however poor its kernels are."""
-    world = landscape(seed, PolicyName.UCT, 70, slots=slots, failing=0.2, duplicate=0.0, provider_down=0.0)
+    world = landscape(seed, PolicyName.UCT, 60, slots=slots, failing=0.2, duplicate=0.0, provider_down=0.0)
+    world.policy = Uct(quota=2)
     waited: Counter[object] = Counter()
+    most = 0
     for _ in range(300):
         now = Moves(world.job, Tree(world.tree))
         standing = {now.cell(kernel): kernel for kernel in now.pool}
+        most = max(most, len(standing))
         decision = world.step()
         if decision.stop_reason is not None:
             break
         for expansion in decision.expansions:
+            assert fits(expansion, now.tree, world)
             grown = {now.cell(now.tree.by_id[parent]) for parent in expansion.parents if parent in now.tree.by_id}
             waited = Counter({cell: 0 if cell in grown else waited[cell] + 1 for cell in standing})
             # Cells that reach their quota together take turns, and kernels change cells as they improve.
-            assert all(steps <= (QUOTA + 2) * max(6, len(standing) + 2) for steps in waited.values())
+            assert all(steps <= (2 + 1) * (most + 1) for steps in waited.values())
         world.something_happens()
 
 
