@@ -36,7 +36,7 @@ JOB: dict[str, Any] = {
     "target": {"hardware": "cpu", "language": "cpp"},
     "budget": {"candidates": 20, "usd": "5.00", "wall_s": 600.0, "gpu_s": None},
     "stop": {"target_speedup": 2.5, "stagnation": 12},
-    "policy": {"own_kernel_share": 0.9},
+    "policy": {"search": "default", "own_kernel_share": 0.9},
     "admit": True,
     "certify": True,
     "models": [],
@@ -96,7 +96,7 @@ DRY_RUN: dict[str, Any] = {
         "target": {"hardware": "cpu", "language": "cpp"},
         "budget": {"candidates": 20, "usd": None, "wall_s": None, "gpu_s": None},
         "stop": {"target_speedup": None, "stagnation": None},
-        "policy": {"own_kernel_share": 0.9},
+        "policy": {"search": "default", "own_kernel_share": 0.9},
         "admit": True,
         "certify": True,
         "models": [],
@@ -196,5 +196,5 @@ WORKER: dict[str, Any] = {
     "heartbeat_at": "2026-11-21T13:04:40Z",
 }
 
-READY: dict[str, Any] = {"ready": True, "migration": "0002"}
+READY: dict[str, Any] = {"ready": True, "migration": "0003"}
 HEALTH: dict[str, Any] = {"status": "ok", "version": "0.1.0"}

@@ -12,7 +12,7 @@ from pydantic_core.core_schema import ValidationInfo
 from api.problem_schemas import ProblemOutline
 from api.schemas import Body, Resource, Text, Usd, UsdIn, UtcTime
 from api.targets import HARDWARE_PATTERN, hardware_for, is_hardware, languages_for
-from db.vocabulary import AdmissionVerdict, JobState, Language, StopReason
+from db.vocabulary import AdmissionVerdict, JobState, Language, SearchPolicy, StopReason
 
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$"
 # No colon: the filter `label=key:value` splits at the first one.
@@ -107,8 +107,15 @@ class StopBody(Body):
 
 
 class PolicyBody(Body):
-    """What the judge demands of a kernel beside being right."""
+    """How the search goes on, and what the judge demands of a kernel beside being right."""
 
+    search: Annotated[
+        str,
+        Field(
+            json_schema_extra={"enum": list(SearchPolicy)},
+            description="how it is chosen what to try next; the others are there to be compared with",
+        ),
+    ] = SearchPolicy.DEFAULT.value
     own_kernel_share: Annotated[
         float,
         Field(
@@ -118,6 +125,13 @@ class PolicyBody(Body):
             description="least share of the device's time in the candidate's own kernels; 0 reports it only",
         ),
     ] = 0.9
+
+    @field_validator("search")
+    @classmethod
+    def _known(cls, search: str) -> str:
+        if search not in list(SearchPolicy):
+            raise PydanticCustomError("search", f"is no search policy: use {' or '.join(SearchPolicy)}")
+        return search
 
 
 def _labels(labels: dict[str, str]) -> dict[str, str]:
@@ -183,6 +197,7 @@ class Stop(Resource):
 
 
 class Policy(Resource):
+    search: SearchPolicy
     own_kernel_share: float
 
 

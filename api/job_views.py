@@ -13,7 +13,7 @@ from db import jobs
 from db.admissions import admissions_by_id
 from db.models import Admission as AdmissionRow
 from db.models import Job as JobRow
-from db.vocabulary import CandidateState, JobState, StopReason, Verdict
+from db.vocabulary import CandidateState, JobState, SearchPolicy, StopReason, Verdict
 
 
 def job_view(session: Session, row: JobRow) -> Job:
@@ -60,7 +60,7 @@ def _view(row: JobRow, progress: jobs.Progress, position: int | None, admission:
             candidates=row.budget_candidates, usd=row.budget_usd, wall_s=row.budget_wall_s, gpu_s=row.budget_gpu_s
         ),
         stop=Stop(target_speedup=row.target_speedup, stagnation=row.stagnation),
-        policy=Policy(own_kernel_share=row.own_kernel_share),
+        policy=Policy(search=SearchPolicy(row.search_policy), own_kernel_share=row.own_kernel_share),
         admit=row.admit,
         certify=row.certify,
         models=row.models,

@@ -103,6 +103,7 @@ def new_job(body: JobBody, problem: Outline) -> jobs.NewJob:
         priority=body.priority,
         seed=body.seed,
         own_kernel_share=body.policy.own_kernel_share,
+        search_policy=body.policy.search,
         admit=body.admit,
         certify=body.certify,
     )

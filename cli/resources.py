@@ -32,6 +32,7 @@ class StopBody(TypedDict, total=False):
 
 
 class PolicyBody(TypedDict, total=False):
+    search: str
     own_kernel_share: float
 
 
@@ -69,6 +70,7 @@ class Stop(TypedDict):
 
 
 class Policy(TypedDict):
+    search: str
     own_kernel_share: float
 
 

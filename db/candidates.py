@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import func, select, update
+from sqlalchemy import cast, func, literal, select, update
+from sqlalchemy.dialects.postgresql import JSONB, JSONPATH
 from sqlalchemy.orm import Session
 
 from db import events, jobs, ledger
@@ -82,6 +83,11 @@ class TreeRow:
     params: Mapping[str, Any] | None
     tunable: bool
     source_hash: str | None
+    plan: str | None
+    cost_usd: Decimal
+    gpu_s: float
+    sol_fractions: tuple[float, ...]
+    """Of the speed of light, for each workload of which the judge knows it."""
 
 
 def add_candidates(session: Session, job: Job, new: Sequence[NewCandidate]) -> list[str]:
@@ -220,6 +226,9 @@ def add_cost(session: Session, candidate_id: str, cost_usd: Decimal) -> None:
         )
 
 
+_SOL_FRACTIONS: Final = cast(literal("$.workloads[*].sol_fraction ? (@ > 0)"), JSONPATH)
+
+
 def load_tree(session: Session, job_id: str) -> list[TreeRow]:
     """Every candidate of the job with what was found about it, by ordinal."""
     query = (
@@ -237,10 +246,15 @@ def load_tree(session: Session, job_id: str) -> list[TreeRow]:
             Candidate.params,
             Candidate.tunable,
             Candidate.source_hash,
+            Candidate.plan,
+            Candidate.cost_usd,
+            func.coalesce(Evaluation.gpu_s, 0.0).label("gpu_s"),
+            func.jsonb_path_query_array(Evaluation.report, _SOL_FRACTIONS, type_=JSONB).label("sol_fractions"),
         )
         .outerjoin(Evaluation, Evaluation.candidate_id == Candidate.id)
         .where(Candidate.job_id == job_id)
         .order_by(Candidate.ordinal)
     )
     rows = session.execute(query).mappings()
-    return [TreeRow(**{**row, "parents": tuple(row["parents"])}) for row in rows]
+    lists = ("parents", "sol_fractions")
+    return [TreeRow(**{**row, **{name: tuple(row[name] or ()) for name in lists}}) for row in rows]

@@ -21,7 +21,7 @@ from db.listing import JobFilter, list_jobs
 from db.models import Admission, IdempotencyKeyRow, Job, Problem
 from db.progress import Best, Progress, job_progress
 from db.storable import storable_text
-from db.vocabulary import QUEUE_CONTROL, EventType, JobState, WorkKind, target_queue
+from db.vocabulary import QUEUE_CONTROL, EventType, JobState, SearchPolicy, WorkKind, target_queue
 
 __all__ = [
     "Best",
@@ -70,6 +70,7 @@ class NewJob:
     priority: int = 0
     seed: int = 0
     own_kernel_share: float = 0.9
+    search_policy: str = SearchPolicy.DEFAULT.value
     admit: bool = False
     """Whether the problem is to be examined, if the judge in service has not done so yet."""
     certify: bool = False
@@ -194,6 +195,7 @@ def _insert_job(session: Session, new: NewJob, admission: Admission | None) -> J
         priority=new.priority,
         seed=new.seed,
         own_kernel_share=new.own_kernel_share,
+        search_policy=new.search_policy,
         admit=new.admit,
         certify=new.certify,
         admission_id=None if admission is None else admission.id,

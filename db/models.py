@@ -36,6 +36,7 @@ from db.vocabulary import (
     LlmCallState,
     Operator,
     Proposer,
+    SearchPolicy,
     StopReason,
     Verdict,
     WorkerState,
@@ -136,6 +137,7 @@ class Job(Base):
     seed: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
     own_kernel_share: Mapped[float] = mapped_column(server_default=text("0.9"))
     """Policy: the least share of the device's time that a candidate's own kernels must take."""
+    search_policy: Mapped[str] = mapped_column(server_default=text("'default'"))
     admit: Mapped[bool] = mapped_column(server_default=text("true"))
     """Whether the problem is examined when it was not yet."""
     certify: Mapped[bool] = mapped_column(server_default=text("true"))
@@ -160,6 +162,7 @@ class Job(Base):
         one_of("state", JobState),
         one_of("stop_reason", StopReason),
         one_of("language", Language),
+        one_of("search_policy", SearchPolicy),
         Index("ix_jobs_created_at_id", "created_at", "id"),
         Index("ix_jobs_live", "state", postgresql_where=text("finished_at IS NULL")),
         Index("ix_jobs_labels", "labels", postgresql_using="gin"),

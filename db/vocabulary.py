@@ -141,6 +141,18 @@ class Proposer(StrEnum):
     ASK_TELL = "ask/tell"
 
 
+class SearchPolicy(StrEnum):
+    """How a job is searched; `default` is what the service recommends."""
+
+    DEFAULT = "default"
+    UCT = "uct"
+    ISLANDS = "islands"
+    ARCHIVE = "archive"
+    GREEDY = "greedy"
+    BEST_OF_N = "best_of_n"
+    RANDOM = "random"
+
+
 class Language(StrEnum):
     """The kernel languages: `cpp` for cpu targets only, `cuda` for GPUs only, `triton` for both (not timed on cpu)."""
 

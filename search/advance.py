@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from search.policy import Policy, default_policy
+from search.policies import policy_for
+from search.policy import Policy
 from search.stopping import hold, out_of_ideas, stop_now
 from search.tree import Tree
 from search.types import Decision, Expansion, JobView, Node
@@ -20,14 +21,15 @@ def advance(job: JobView, tree: Iterable[Node], policy: Policy | None = None) ->
     """Decide the next expansions of a job, or why it ends.
 
     Never more than `job.slots` candidates are in flight, and never more are made than the budget allows. With a stop
-    reason the job is over: there are no expansions, and the caller cancels what is still in flight.
+    reason the job is over: there are no expansions, and the caller cancels what is still in flight. The policy is the
+    one that the job asks for, unless another is given.
     """
     grown = Tree(tree)
     reason = stop_now(job, grown)
     if reason is not None:
         return Decision(stop_reason=reason)
 
-    policy = policy or default_policy(job)
+    policy = policy or policy_for(job)
     planned: list[Expansion] = []
     while grown.in_flight < max(job.slots, 1) and hold(job, grown) is None:
         expansion = policy.next_expansion(job, grown)

@@ -4,12 +4,14 @@ A policy is deterministic: the same job and tree give the same answer. `None` me
 if nothing is in flight either, the job is out of ideas.
 
 `BuiltinPolicy` needs no model: seeds, then tuning of the best. `EnsemblePolicy` asks language models for seeds,
-repairs, edits and rewrites, and has the built-in proposer beside them.
+repairs, edits and rewrites, and has the built-in proposer beside them. Those that a job can ask for by name are in
+`search.policies`, built from the same parts.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Protocol
 
 from search.lineage import repairable, selection_pool
@@ -33,6 +35,9 @@ MIN_BUDGET_FOR_BUILTIN_SEED = 4
 
 SELECTION_SHARPNESS = 4.0
 """Steepness of parent selection in log-speedup: a kernel twice as fast as the median weighs 0.94 against its 0.5."""
+
+MAX_EXPONENT = 500.0
+"""Beyond it e^x is no float any more."""
 
 MODEL_CYCLE = (
     Operator.REFINE,
@@ -71,9 +76,8 @@ class BuiltinPolicy:
     def next_expansion(self, job: JobView, tree: Tree) -> Expansion | None:
         """The next built-in seed or tuning step."""
         seeds = tree.made_by(Operator.SEED, ProposerKind.BUILTIN)
-        more_seeds = not _seeds_exhausted(seeds)
-        share = math.ceil(job.budget.candidates * SEED_SHARE)
-        if more_seeds and sum(not seed.free for seed in seeds) < share:
+        more_seeds = not seeds_exhausted(seeds)
+        if more_seeds and sum(not seed.free for seed in seeds) < builtin_share(job):
             return builtin_seed()
         tuning = next_tuning(tree)
         if tuning is not None:
@@ -93,13 +97,13 @@ class EnsemblePolicy:
 
     def next_expansion(self, job: JobView, tree: Tree) -> Expansion | None:
         """The next proposal of a model, or of the built-in proposer beside it."""
-        if _wants_builtin_seed(job, tree):
+        if wants_builtin_seed(job, tree):
             return builtin_seed()
         if providers_dead(job, tree):
             return BuiltinPolicy().next_expansion(job, tree) if job.builtin else None
         if tree.provider_errors and any(n.in_flight and n.proposer == ProposerKind.LLM for n in tree.nodes):
             return None
-        if _model_seeds(tree) < _wanted_seeds(job):
+        if model_seeds(tree) < wanted_seeds(job):
             return self._expand(Operator.SEED, job, tree)
         steps = sum(node.operator != Operator.SEED for node in tree.nodes)
         wanted = MODEL_CYCLE[steps % len(MODEL_CYCLE)]
@@ -114,13 +118,13 @@ class EnsemblePolicy:
         if operator == Operator.TUNE:
             return next_tuning(tree) if job.builtin else None
         if operator == Operator.SEED:
-            return _by_model(Operator.SEED, (), job, tree)
+            return by_model(Operator.SEED, (), job, tree)
         parent = {
             Operator.REPAIR: next_repair,
             Operator.REFINE: next_parent,
             Operator.REWRITE: best_parent,
         }[operator](tree)
-        return None if parent is None else _by_model(operator, (parent.id,), job, tree)
+        return None if parent is None else by_model(operator, (parent.id,), job, tree)
 
 
 def builtin_seed() -> Expansion:
@@ -135,13 +139,22 @@ def seed_index(tree: Tree, node: Node) -> int:
 
 def next_tuning(tree: Tree) -> Expansion | None:
     """One more configuration for one of the two best spaces that are not exhausted."""
-    arms = [node for node in tree.nodes if _has_space(node) and not _space_exhausted(tree, node)]
-    arms.sort(key=lambda arm: (-_tuned_speedup(tree, arm), arm.ordinal))
-    top = list(zip(arms, TUNE_WEIGHTS, strict=False))
+    top = list(zip(open_spaces(tree), TUNE_WEIGHTS, strict=False))
     if not top:
         return None
     arm, _ = min(top, key=lambda pair: len(tree.children(pair[0], Operator.TUNE)) / pair[1])
+    return tuning(arm)
+
+
+def tuning(arm: Node) -> Expansion:
+    """One more configuration of the node's space."""
     return Expansion(Operator.TUNE, ProposerKind.BUILTIN, parents=(arm.id,))
+
+
+def open_spaces(tree: Tree) -> list[Node]:
+    """The candidates whose tunables have configurations left to try, the best tuned first."""
+    arms = [node for node in tree.nodes if has_space(node) and not space_exhausted(tree, node)]
+    return sorted(arms, key=lambda arm: (-tuned_speedup(tree, arm), arm.ordinal))
 
 
 def next_repair(tree: Tree) -> Node | None:
@@ -152,16 +165,27 @@ def next_repair(tree: Tree) -> Node | None:
 def next_parent(tree: Tree) -> Node | None:
     """The parent for a small step: fast, and not yet tried often (weighted as in ShinkaEvolve, without the dice)."""
     pool = selection_pool(tree)
-    if not pool:
-        return None
-    fitness = {node.id: math.log(max(node.speedup or 1.0, 1e-6)) for node in pool}
-    median = sorted(fitness.values())[len(pool) // 2]
+    steps = [[c for c in tree.children(node, Operator.REFINE, Operator.REWRITE) if not c.free] for node in pool]
+    weights = parent_weights([log_speedup(node) for node in pool], [len(children) for children in steps])
+    best = max(zip(weights, pool, strict=True), key=lambda pair: (pair[0], -pair[1].ordinal), default=None)
+    return None if best is None else best[1]
 
-    def weight(node: Node) -> float:
-        children = [c for c in tree.children(node, Operator.REFINE, Operator.REWRITE) if not c.free]
-        return 1 / (1 + math.exp(-SELECTION_SHARPNESS * (fitness[node.id] - median))) / (1 + len(children))
 
-    return max(pool, key=lambda node: (weight(node), -node.ordinal))
+def parent_weights(
+    fitness: Sequence[float], children: Sequence[int], sharpness: float = SELECTION_SHARPNESS
+) -> list[float]:
+    """How much each parent deserves a child: sigmoid(sharpness (fitness - median)) / (1 + children).
+
+    The weighted parents of ShinkaEvolve (arXiv 2509.19349).
+    """
+    median = sorted(fitness)[len(fitness) // 2] if fitness else 0.0
+    steep = [max(-MAX_EXPONENT, min(MAX_EXPONENT, sharpness * (value - median))) for value in fitness]
+    return [1 / (1 + math.exp(-x)) / (1 + count) for x, count in zip(steep, children, strict=True)]
+
+
+def log_speedup(node: Node) -> float:
+    """The scale on which gains add up; 0, as fast as the baseline, for what was accepted and not timed."""
+    return math.log(max(node.speedup or 1.0, 1e-6))
 
 
 def best_parent(tree: Tree) -> Node | None:
@@ -169,7 +193,8 @@ def best_parent(tree: Tree) -> Node | None:
     return tree.best or next(iter(selection_pool(tree)), None)
 
 
-def _by_model(operator: Operator, parents: tuple[str, ...], job: JobView, tree: Tree) -> Expansion:
+def by_model(operator: Operator, parents: tuple[str, ...], job: JobView, tree: Tree) -> Expansion:
+    """The operator, applied by the model whose turn it is, after a pause where providers fail."""
     errors = tree.provider_errors
     delay_s = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** (errors - 1)) if errors else 0.0
     return Expansion(operator, ProposerKind.LLM, _next_model(job, tree), parents, delay_s)
@@ -183,32 +208,42 @@ def _next_model(job: JobView, tree: Tree) -> str:
     return healthy[(job.seed + asked) % len(healthy)]
 
 
-def _wants_builtin_seed(job: JobView, tree: Tree) -> bool:
+def wants_builtin_seed(job: JobView, tree: Tree) -> bool:
+    """Whether a job with models still lacks the one built-in seed that gives them something to beat."""
     enough = job.builtin and job.budget.candidates >= MIN_BUDGET_FOR_BUILTIN_SEED
     return enough and not tree.made_by(Operator.SEED, ProposerKind.BUILTIN)
 
 
-def _model_seeds(tree: Tree) -> int:
+def model_seeds(tree: Tree) -> int:
+    """How many seeds of models there are, those that gave their place back aside."""
     return sum(not seed.free for seed in tree.made_by(Operator.SEED, ProposerKind.LLM))
 
 
-def _wanted_seeds(job: JobView) -> int:
+def wanted_seeds(job: JobView) -> int:
     """A quarter of the budget, at least one for each model."""
     return min(MAX_MODEL_SEEDS, max(len(job.models), job.budget.candidates // 4))
 
 
-def _has_space(node: Node) -> bool:
+def builtin_share(job: JobView) -> int:
+    """How many built-in seeds come before tuning."""
+    return math.ceil(job.budget.candidates * SEED_SHARE)
+
+
+def has_space(node: Node) -> bool:
+    """Whether it is a kernel with tunables, accepted and timed; its tuned variants share its space."""
     return node.ok and node.tunable and node.speedup is not None and node.operator != Operator.TUNE
 
 
-def _space_exhausted(tree: Tree, arm: Node) -> bool:
+def space_exhausted(tree: Tree, arm: Node) -> bool:
+    """Whether the tuner has nothing new for it."""
     done = [child for child in tree.children(arm, Operator.TUNE) if not child.in_flight]
     if any(child.failure == Failure.EXHAUSTED for child in done):
         return True
     return _in_vain(done, Failure.DUPLICATE, Failure.PROVIDER_ERROR)
 
 
-def _seeds_exhausted(seeds: list[Node]) -> bool:
+def seeds_exhausted(seeds: list[Node]) -> bool:
+    """Whether the built-in menu, whose seeds so far these are, has come to its end."""
     if any(seed.failure == Failure.EXHAUSTED for seed in seeds):
         return True
     return _in_vain([seed for seed in seeds if not seed.in_flight], Failure.PROVIDER_ERROR)
@@ -219,6 +254,7 @@ def _in_vain(done: list[Node], *failures: Failure) -> bool:
     return len(latest) == MAX_VAIN_IN_A_ROW and all(node.failure in failures for node in latest)
 
 
-def _tuned_speedup(tree: Tree, arm: Node) -> float:
+def tuned_speedup(tree: Tree, arm: Node) -> float:
+    """The best speedup that its space has shown."""
     family = (arm, *tree.children(arm, Operator.TUNE))
     return max(node.speedup or 0.0 for node in family if node.ok)

@@ -89,6 +89,18 @@ class StopReason(StrEnum):
     ERROR = "error"
 
 
+class PolicyName(StrEnum):
+    """How a job is searched: the name of a policy in `search.policies`."""
+
+    DEFAULT = "default"
+    UCT = "uct"
+    ISLANDS = "islands"
+    ARCHIVE = "archive"
+    GREEDY = "greedy"
+    BEST_OF_N = "best_of_n"
+    RANDOM = "random"
+
+
 IN_FLIGHT = frozenset({State.PROPOSING, State.QUEUED, State.EVALUATING})
 
 FREE_FAILURES = frozenset({Failure.EXHAUSTED, Failure.DUPLICATE, Failure.PROVIDER_ERROR})
@@ -140,6 +152,7 @@ class JobView:
     """How many candidates may be in flight (proposing, queued or evaluating) at once."""
     builtin: bool = True
     """Whether the built-in proposer takes part beside the models. Without models it always does."""
+    policy: str = PolicyName.DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +172,12 @@ class Node:
     params: Params | None = None
     tunable: bool = False
     source_hash: str | None = None
+    plan: str | None = None
+    cost_usd: Decimal = Decimal(0)
+    """What its language models took; 0 where nobody knows the price."""
+    gpu_s: float = 0.0
+    sol_fraction: float | None = None
+    """Of the speed of light, as the geometric mean over the workloads for which the judge knows it."""
 
     @property
     def in_flight(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import geometric_mean
+
 import structlog
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -75,6 +77,7 @@ def view(session: Session, job: Job) -> JobView:
         gpu_s=job.gpu_s,
         cancel_requested=job.cancel_requested,
         slots=slots(session, job.hardware),
+        policy=job.search_policy,
     )
 
 
@@ -99,6 +102,10 @@ def node(row: TreeRow) -> Node:
         params=row.params,
         tunable=row.tunable,
         source_hash=row.source_hash,
+        plan=row.plan,
+        cost_usd=row.cost_usd,
+        gpu_s=row.gpu_s,
+        sol_fraction=geometric_mean(row.sol_fractions) if row.sol_fractions else None,
     )
 
 

@@ -51,6 +51,11 @@ Stagnation = Annotated[
     typer.Option("--stagnation", min=1, help="Stop after so many candidates without a better one.",
                  rich_help_panel=_STOP),
 ]  # fmt: skip
+Policy = Annotated[
+    str | None,
+    typer.Option("--policy", metavar="NAME", help="How the search goes on: default, uct, islands, archive, greedy, "
+                 "best_of_n or random."),
+]  # fmt: skip
 OwnKernelShare = Annotated[
     float | None,
     typer.Option("--own-kernel-share", min=0, max=1, help="Least share of device time in a kernel's own code."),
@@ -82,6 +87,7 @@ def submit(
     budget_gpu_s: GpuS = None,
     target_speedup: TargetSpeedup = None,
     stagnation: Stagnation = None,
+    policy: Policy = None,
     own_kernel_share: OwnKernelShare = None,
     admit: Admit = True,
     certify: Certify = True,
@@ -101,7 +107,7 @@ def submit(
     optional = {
         "budget": _given(candidates=budget_candidates, usd=usd, wall_s=budget_wall_s, gpu_s=budget_gpu_s),
         "stop": _given(target_speedup=target_speedup, stagnation=stagnation),
-        "policy": _given(own_kernel_share=own_kernel_share),
+        "policy": _given(search=policy, own_kernel_share=own_kernel_share),
         "admit": None if admit else False,
         "certify": None if certify else False,
         "models": model,

@@ -24,6 +24,11 @@ GPU = (
 
 def angle(language: str, ordinal: int) -> str:
     """The direction for the candidate with that ordinal."""
-    angles = CPU if language == "cpp" else GPU
+    return (CPU if language == "cpp" else GPU)[angle_index(language, ordinal)]
+
+
+def angle_index(language: str, ordinal: int) -> int:
+    """Which of the language's directions that is."""
+    count = len(CPU if language == "cpp" else GPU)
     # One further each time round: rewrites come every few candidates and would otherwise meet the same few directions.
-    return angles[(ordinal + ordinal // len(angles)) % len(angles)]
+    return (ordinal + ordinal // count) % count

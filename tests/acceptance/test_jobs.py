@@ -35,7 +35,7 @@ def test_a_job_by_a_model_travels_from_a_rest_call_to_a_verified_kernel(deployme
         job = deployment.client.submit(asked)
         ended = deployment.finished(job["id"])
     assert (ended["state"], ended["stop_reason"]) == ("succeeded", "budget_candidates"), deployment.story(job["id"])
-    assert ended["policy"] == {"own_kernel_share": 0}
+    assert ended["policy"] == {"search": "default", "own_kernel_share": 0}
     verdicts = ended["progress"]["verdicts"]
     assert {verdict: count for verdict, count in verdicts.items() if count} == {"incorrect": 1, "ok": 1}
     assert deployment.client.best_source(job["id"]).strip() == RIGHT.strip()

@@ -67,7 +67,7 @@ def test_every_field_of_the_body_comes_back(client: Client) -> None:
     spec: dict[str, Any] = {
         "budget": {"candidates": 7, "usd": "1.25", "wall_s": 60.0, "gpu_s": 30.5},
         "stop": {"target_speedup": 2.0, "stagnation": 3},
-        "policy": {"own_kernel_share": 0.5},
+        "policy": {"search": "islands", "own_kernel_share": 0.5},
         "admit": False,
         "certify": False,
         "models": ["openai/gpt-5"],

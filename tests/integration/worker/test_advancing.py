@@ -14,7 +14,7 @@ from db.models import Job
 from db.vocabulary import StopReason, WorkKind
 from db.workers import WorkerFacts
 from tests.support.ledger import claim_kind, evaluate, event_types, expire, fresh, make_job, propose, states
-from worker.advancing import advance, slots, view
+from worker.advancing import advance, node, slots, view
 from worker.runtime import Runtime
 
 Sessions = sessionmaker[Session]
@@ -134,8 +134,33 @@ def test_a_late_advance_is_fenced(here: Runtime) -> None:
     assert tree(here, job) == []
 
 
+def test_the_search_sees_what_a_candidate_cost_and_how_far_its_roof_is(here: Runtime) -> None:
+    job = make_job(here.sessions, search_policy="uct")
+    advance_once(here)
+    first = tree(here, job)[0].id
+    propose(here.sessions, first, plan="one pass")
+    fractions = {"small": 0.25, "large": 1, "cached": None}
+    evaluate(
+        here.sessions, first, workloads=[{"name": name, "sol_fraction": found} for name, found in fractions.items()]
+    )
+    with here.sessions.begin() as session:
+        candidates.add_cost(session, first, Decimal("0.25"))
+    seen, other = (node(row) for row in tree(here, job))
+    assert (seen.plan, seen.cost_usd, seen.gpu_s) == ("one pass", Decimal("0.25"), 2.0)
+    assert seen.sol_fraction == pytest.approx(0.5)
+    assert (other.plan, other.cost_usd, other.gpu_s, other.sol_fraction) == (None, Decimal(0), 0.0, None)
+
+
 def test_the_search_sees_the_job_as_it_is(here: Runtime) -> None:
-    job = make_job(here.sessions, budget_usd=Decimal("5"), budget_wall_s=60.0, target_speedup=2.0, stagnation=4, seed=3)
+    job = make_job(
+        here.sessions,
+        budget_usd=Decimal("5"),
+        budget_wall_s=60.0,
+        target_speedup=2.0,
+        stagnation=4,
+        seed=3,
+        search_policy="islands",
+    )
     with here.sessions.begin() as session:
         jobs.start_job(session, jobs.fetch_job(session, job.id))
         session.execute(
@@ -153,5 +178,6 @@ def test_the_search_sees_the_job_as_it_is(here: Runtime) -> None:
         None,
     )
     assert (seen.stop.target_speedup, seen.stop.stagnation, seen.seed) == (2.0, 4, 3)
+    assert seen.policy == "islands"
     assert 30 <= seen.elapsed_s < 60
     assert (seen.cost_usd, seen.gpu_s, seen.cancel_requested) == (Decimal("1.5"), 7.0, True)

@@ -54,6 +54,7 @@ def test_defaults_bound_the_search_by_candidates_only() -> None:
         ({"target": {"hardware": "nvidia-h100", "language": "cpp"}}, "#/target/language", "use triton or cuda"),
         ({"target": {"hardware": "amd-mi300x", "language": "cuda"}}, "#/target/language", "use triton"),
         ({"target": {"hardware": "cpu", "language": "rust"}}, "#/target/language", "cpp or triton"),
+        ({"policy": {"search": "ucb"}}, "#/policy/search", "use default or uct or islands or archive or greedy or"),
         ({"problem": 7}, "#/problem", "name of a bundled problem"),
         ({"problem": {"source": "x"}}, "#/problem/name", "is missing"),
         ({"problem": "../etc/passwd"}, "#/problem/name", "pattern"),

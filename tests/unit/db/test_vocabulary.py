@@ -22,6 +22,7 @@ from worker.judge.reference import findings
         (vocabulary.Operator, search.types.Operator),
         (vocabulary.Proposer, search.types.ProposerKind),
         (vocabulary.Failure, search.types.Failure),
+        (vocabulary.SearchPolicy, search.types.PolicyName),
     ],
 )
 def test_twins_agree(ours: type[StrEnum], theirs: type[StrEnum]) -> None:

@@ -35,6 +35,7 @@ def test_what_is_heavy_is_imported_when_it_is_needed(modules: str, allowed: set[
         (search.types.Verdict, db.vocabulary.Verdict),
         (search.types.Failure, db.vocabulary.Failure),
         (search.types.StopReason, db.vocabulary.StopReason),
+        (search.types.PolicyName, db.vocabulary.SearchPolicy),
     ],
 )
 def test_the_words_are_the_databases(ours: type, theirs: type) -> None:

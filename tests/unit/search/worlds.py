@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 from search.advance import advance
+from search.policy import Policy
 from search.types import (
     IN_FLIGHT,
     Budget,
@@ -51,6 +52,8 @@ class World:
     provider_down: float = 0.1
     nodes: dict[str, Node] = field(default_factory=dict)
     decisions: list[Decision] = field(default_factory=list)
+    policy: Policy | None = None
+    """In place of the job's."""
 
     @property
     def tree(self) -> list[Node]:
@@ -58,7 +61,7 @@ class World:
 
     def step(self) -> Decision:
         """Ask once, and turn the answer into nodes."""
-        decision = advance(self.job, self.tree)
+        decision = advance(self.job, self.tree, self.policy)
         self.decisions.append(decision)
         for expansion in decision.expansions:
             ordinal = len(self.nodes)

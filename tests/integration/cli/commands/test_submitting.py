@@ -58,6 +58,7 @@ def test_an_own_file_with_every_option_is_stored_as_said(
         "--budget-gpu-s": "30.5",
         "--target-speedup": "2",
         "--stagnation": "5",
+        "--policy": "archive",
         "--own-kernel-share": "0",
         "--priority": "-3",
         "--seed": "11",
@@ -74,7 +75,8 @@ def test_an_own_file_with_every_option_is_stored_as_said(
     assert stored["target"] == {"hardware": "nvidia-h100", "language": "triton"}
     assert stored["budget"] == {"candidates": 7, "usd": "2.50", "wall_s": 600.0, "gpu_s": 30.5}
     assert stored["stop"] == {"target_speedup": 2.0, "stagnation": 5}
-    assert (stored["policy"], stored["admit"], stored["certify"]) == ({"own_kernel_share": 0.0}, False, False)
+    assert stored["policy"] == {"search": "archive", "own_kernel_share": 0.0}
+    assert (stored["admit"], stored["certify"]) == (False, False)
     assert (stored["priority"], stored["seed"]) == (-3, 11)
     assert stored["models"] == ["openai/gpt-5", "hosted_vllm/qwen"]
     assert stored["labels"] == {"team": "ranking", "x": "a=b"}

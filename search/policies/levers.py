@@ -1,0 +1,23 @@
+"""The levers of a policy, each with its switch, so that its worth can be measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Levers:
+    """What a policy may use. A job has all of them; an ablation switches one off."""
+
+    repair: bool = True
+    tune: bool = True
+    crossover: bool = True
+    bandit: bool = True
+    """Operators by Thompson sampling; off: by fixed weights."""
+    cells: bool = True
+    """Representatives and quotas of cells; off: all accepted kernels compete as one crowd."""
+    broaden: bool = True
+    """Greedy until the search stagnates, then broad; off: a compromise between the two throughout."""
+
+
+ALL = Levers()
