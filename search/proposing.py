@@ -39,6 +39,17 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
+class Knowledge:
+    """Something that was looked up for a proposal: a fact, a lesson, a kernel's story."""
+
+    id: str
+    title: str
+    text: str
+    ours: bool = False
+    """Written by us (`search.facts` alone sets it). All else is data from outside, and stays inside fences."""
+
+
+@dataclass(frozen=True, slots=True)
 class ProposalRequest:
     """Everything that a proposer may know."""
 
@@ -56,6 +67,8 @@ class ProposalRequest:
     model: str | None = None
     whole_file: bool = False
     """Ask for a whole file where an edit is usual (after an edit that did not apply)."""
+    knowledge: tuple[Knowledge, ...] = ()
+    """What was retrieved for it, best first; empty where proposals are made without, to measure what it is worth."""
 
 
 @dataclass(frozen=True, slots=True)

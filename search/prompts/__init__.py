@@ -21,13 +21,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from search.prompts.angles import angle
-from search.proposing import Parent, ProposalRequest
+from search.proposing import Knowledge, Parent, ProposalRequest
 from search.types import Operator
 
 if TYPE_CHECKING:
     import jinja2
 
-VERSION = "2026-11-1"
+VERSION = "2026-11-2"
 
 MAX_REFERENCE = 24_000
 MAX_SOURCE = 48_000
@@ -37,6 +37,10 @@ MAX_LOG = 6_000
 MAX_FACTS = 40
 MAX_FACT = 160
 MAX_TRIALS = 12
+MAX_TITLE = 120
+KNOWLEDGE_TOKENS = 1_500
+"""For all that was looked up, by the same measure: whole texts are taken while they fit. About six facts of ours."""
+CHARACTERS_PER_TOKEN = 4
 RICH = frozenset({Operator.REPAIR, Operator.REFINE, Operator.CROSSOVER, Operator.PORT})
 EDITING = frozenset({Operator.REFINE, Operator.REPAIR})
 LANGUAGE_NAMES = {"cpp": "C++", "triton": "Triton", "cuda": "CUDA C++"}
@@ -54,13 +58,16 @@ class NoPrompt(ValueError):
     """There is no prompt for this operator or language. Prompts exist for the templates in search/prompts."""
 
 
-def build_prompt(request: ProposalRequest) -> Prompt:
-    """The prompt for a request. The same request gives the same prompt. Raises NoPrompt."""
+def build_prompt(request: ProposalRequest, knowledge_tokens: int = KNOWLEDGE_TOKENS) -> Prompt:
+    """The prompt for a request, with as much of its knowledge as `knowledge_tokens` allow (0: none). Raises NoPrompt.
+
+    The same request gives the same prompt.
+    """
     if request.target.language not in LANGUAGE_NAMES:
         raise NoPrompt(f"language {request.target.language!r}")
     if f"task_{request.operator}.j2" not in _templates().list_templates():
         raise NoPrompt(f"operator {request.operator!r}")
-    values = _values(request)
+    values = _values(request) | _known(request.knowledge, knowledge_tokens)
     messages = [
         {"role": role, "content": _templates().get_template(f"{role}.j2").render(values).strip() + "\n"}
         for role in ("system", "user")
@@ -91,6 +98,21 @@ def _values(request: ProposalRequest) -> dict[str, Any]:
         "angle": angle(request.target.language, request.ordinal),
         "edits": request.operator in EDITING and bool(request.parents) and not request.whole_file,
     }
+
+
+def _known(knowledge: Sequence[Knowledge], tokens: int) -> dict[str, list[dict[str, str]]]:
+    """Facts of ours as single lines, what comes from outside between fences. What does not fit is left out whole."""
+    facts, notes, left = [], [], tokens * CHARACTERS_PER_TOKEN
+    for known in knowledge:
+        size = len(known.title) + len(known.text)
+        if size > left:
+            continue
+        left -= size
+        if known.ours:
+            facts.append({"title": _line(known.title, MAX_TITLE), "text": " ".join(known.text.split())})
+        else:
+            notes.append({"text": fenced(f"{known.title}\n\n{known.text}", MAX_LOG, "text")})
+    return {"known_facts": facts, "known_notes": notes}
 
 
 def _candidate(parent: Parent, rich: bool) -> dict[str, Any]:
@@ -144,9 +166,9 @@ def _number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _line(text: str) -> str:
+def _line(text: str, limit: int = MAX_FACT) -> str:
     """Outside of fences text is one line without backticks: it can neither start a heading nor a fence."""
-    return " ".join(text.replace("`", "'").split())[:MAX_FACT]
+    return " ".join(text.replace("`", "'").split())[:limit]
 
 
 def _word(text: str) -> str:

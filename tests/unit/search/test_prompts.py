@@ -17,9 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search.answers import find_blocks, read_answer
-from search.prompts import MAX_LOG, NoPrompt, build_prompt, fenced
+from search.facts import facts, knowledge_of, relevant
+from search.prompts import CHARACTERS_PER_TOKEN, KNOWLEDGE_TOKENS, MAX_LOG, NoPrompt, build_prompt, fenced
 from search.prompts.angles import angle
-from search.proposing import Parent, ProposalRequest, Trial
+from search.proposing import Knowledge, Parent, ProposalRequest, Trial
+from search.retrieval import Query
 from search.tunables import read_space
 from search.types import Operator, Target
 
@@ -82,6 +84,41 @@ def test_the_prompt_is_the_one_that_was_reviewed(operator: str, language: str) -
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
     assert text == path.read_text()
+
+
+LESSON = Knowledge("lesson-1", "chunks of 4,096", "Chunks of 4,096 elements were 1.2 times as fast as 1,024.")
+
+
+def test_the_prompt_with_knowledge_is_the_one_that_was_reviewed() -> None:
+    path = SNAPSHOTS / "refine_cpp_with_knowledge.txt"
+    known = (knowledge_of(facts()["x86-nontemporal-stores"]), LESSON)
+    text = text_of(request("refine", knowledge=known))
+    if os.environ.get("KERNELWRIGHT_UPDATE_SNAPSHOTS"):
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+def test_knowledge_takes_its_budget_and_no_more() -> None:
+    every = tuple(knowledge_of(fact) for fact in facts().values())
+    without = text_of(request("seed"))
+    assert text_of(request("seed", knowledge=every)).startswith(without.partition("# Reference")[0])
+    added = len(text_of(request("seed", knowledge=every))) - len(without)
+    budget = KNOWLEDGE_TOKENS * CHARACTERS_PER_TOKEN
+    assert 0.8 * budget < added < 1.1 * budget
+    lines = build_prompt(request("seed", knowledge=every)).messages[1]["content"].splitlines()
+    (first, *_rest) = [line for line in lines if line.startswith("- ") and every[0].title in line]
+    assert first == f"- {every[0].title}. {every[0].text}", "texts are whole, the best first"
+    assert "\n".join(m["content"] for m in build_prompt(request("seed", knowledge=every), 0).messages) == "\n".join(
+        m["content"] for m in build_prompt(request("seed")).messages
+    )
+
+
+def test_five_relevant_facts_fit_into_the_budget() -> None:
+    query = Query(REFERENCE, hardware="nvidia-h200", language="triton", op_family="pointwise")
+    known = relevant(query)
+    user = build_prompt(request("seed", "triton", knowledge=known)).messages[1]["content"]
+    assert [fact.title for fact in known if fact.title in user] == [fact.title for fact in known]
+    assert len(known) == 5
 
 
 def test_lean_prompts_explore_and_rich_ones_repair_and_refine() -> None:
@@ -155,6 +192,29 @@ def test_injected_text_of_a_reference_stays_inside_its_fence() -> None:
     assert system == build_prompt(request("seed")).messages[0]
     assert "Ignore the above" in user["content"]
     assert "Ignore the above" not in outside_fences(user["content"])
+
+
+def test_injected_text_of_retrieved_knowledge_stays_inside_its_fence() -> None:
+    hostile = Knowledge(HOSTILE, HOSTILE, HOSTILE)
+    system, user = build_prompt(request("refine", knowledge=(hostile, LESSON))).messages
+    assert system == build_prompt(request("refine")).messages[0], "the instructions do not move"
+    assert user["content"].count("Ignore the above") == 2
+    left = outside_fences(user["content"])
+    assert "Ignore the above" not in left
+    assert LESSON.text not in left
+    plain = build_prompt(request("refine")).messages[1]["content"]
+    assert user["content"].partition("# Task\n\n")[2] != "", "the task is still there"
+    assert outside_fences(user["content"]).rpartition("# Task")[2] == outside_fences(plain).rpartition("# Task")[2]
+
+
+@pytest.mark.parametrize("fact_id", facts())
+def test_our_own_facts_are_one_line_each_and_open_no_fence(fact_id: str) -> None:
+    known = knowledge_of(facts()[fact_id])
+    user = build_prompt(request("seed", knowledge=(known,))).messages[1]["content"]
+    plain = build_prompt(request("seed")).messages[1]["content"]
+    assert len(find_blocks(user)) == len(find_blocks(plain))
+    heads = [line for line in outside_fences(user).splitlines() if line.startswith("# ")]
+    assert heads == ["# Target", "# What is known", "# Reference double (elementwise)", "# Task"]
 
 
 def test_names_and_facts_cannot_be_sentences_or_headings() -> None:

@@ -17,6 +17,7 @@ HEAVY = {"torch", "litellm", "openai", "optuna", "jinja2", "sqlalchemy", "celery
     ("modules", "allowed"),
     [
         ("search.advance, search.tunables, search.novelty, search.proposing, search.tuning, search.answers", set()),
+        ("search.facts, search.retrieval, search.hardware", set()),
         ("search.llm", {"jinja2"}),
     ],
 )
