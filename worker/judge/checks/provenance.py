@@ -13,7 +13,6 @@ candidate's library calls in its turn, samples show (`worker.judge.checks.sample
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -158,9 +157,9 @@ def measure(runner: Runner, bench: Workbench, workload: str, own: frozenset[str]
         return _on_device(session, workload, calls, own, inductor=inductor)
     session.begin()
     overhead_s = min(session.calls(0) for _repeat in range(3))
-    waited_s = _waited_s(runner)
+    waited_s = quiet.caller_waited_s(runner._pid)
     wall_us = (session.calls(calls) - overhead_s) * 1e6
-    waited_s = _waited_s(runner) - waited_s
+    waited_s = quiet.caller_waited_s(runner._pid) - waited_s
     listed = session.end()
     entries = _entries(listed, own, inductor=inductor)
     spent_us = sum(entry.spent_us for entry in entries)
@@ -173,16 +172,6 @@ def measure(runner: Runner, bench: Workbench, workload: str, own: frozenset[str]
         unexplained_us=max(0.0, wall_us - spent_us - allowed_us),
         excess_us=max(0.0, spent_us - (1 + _SLACK_SHARE) * wall_us - _SLACK_US),
     )
-
-
-def _waited_s(runner: Runner) -> float:
-    """Seconds for which the runner's main thread, which makes the calls, was ready but had no core.
-
-    Of no other thread: a candidate could start some that wait, and hide work behind them.
-    """
-    with contextlib.suppress(OSError, IndexError, ValueError):
-        return int(Path(f"/proc/{quiet.runner_of(runner._pid)}/schedstat").read_text().split()[1]) / 1e9
-    return 0.0
 
 
 def _on_device(session: _Session, workload: str, calls: int, own: frozenset[str], *, inductor: bool) -> Usage:

@@ -33,6 +33,16 @@ def waited_s(pid: int) -> float:
     return _schedstat_s(pid, 1)
 
 
+def caller_waited_s(warden: int) -> float:
+    """Seconds for which the runner's main thread, which makes the calls, has been ready but without a core.
+
+    Of no other thread: a candidate could start some that wait, and hide work behind them.
+    """
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        return int(Path(f"/proc/{runner_of(warden)}/schedstat").read_text().split()[1]) / 1e9
+    return 0.0
+
+
 def ran_s(pid: int) -> float:
     """Seconds for which the threads of a process have had a core, all together."""
     return _schedstat_s(pid, 0)
