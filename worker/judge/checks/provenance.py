@@ -13,7 +13,6 @@ candidate's library calls in its turn, samples show (`worker.judge.checks.sample
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -139,13 +138,9 @@ def _best_of(trial: Trial, bench: Workbench, name: str, own: frozenset[str]) -> 
         time.sleep(_PAUSE_S)
         usage = measure(trial.runner, bench, name, own, inductor=inductor)
         best = max(best, usage, key=lambda each: (each.excess_us <= 0, each.share))
-    if best.share < trial.request.own_kernel_share <= best.share_of_listed and _overloaded():
+    if best.share < trial.request.own_kernel_share <= best.share_of_listed and quiet.overloaded():
         raise Fault(Verdict.INFRA_ERROR, "the machine is too busy to tell whose code takes the time: judge again later")
     return best
-
-
-def _overloaded() -> bool:
-    return os.getloadavg()[0] > 2 * (os.cpu_count() or 1)
 
 
 def measure(runner: Runner, bench: Workbench, workload: str, own: frozenset[str], *, inductor: bool) -> Usage:
