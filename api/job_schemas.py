@@ -9,6 +9,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import ValidationInfo
 
+from api.estimate_schemas import Estimate
 from api.problem_schemas import ProblemOutline
 from api.schemas import Body, Resource, Text, Usd, UsdIn, UtcTime
 from api.targets import HARDWARE_PATTERN, hardware_for, is_hardware, languages_for
@@ -97,6 +98,8 @@ class BudgetBody(Body):
     usd: UsdIn | None = None
     wall_s: Annotated[float, Field(gt=0, le=_WEEK_S, allow_inf_nan=False)] | None = None
     gpu_s: Annotated[float, Field(gt=0, le=_WEEK_S, allow_inf_nan=False)] | None = None
+    calls: Annotated[int, Field(ge=1, le=1_000_000, description="of language models, diagnoses included")] | None = None
+    tokens: Annotated[int, Field(ge=1, le=10**12, description="of prompts and answers together")] | None = None
 
 
 class StopBody(Body):
@@ -159,6 +162,10 @@ class JobBody(Body):
     admit: Annotated[bool, Field(description="have the judge examine the problem, if it has not yet")] = True
     certify: Annotated[bool, Field(description="have the champion certified before the job ends")] = True
     models: Annotated[list[ModelName], Field(max_length=16, description="none: the built-in proposer")] = []
+    diagnosis_model: (
+        Annotated[ModelName, Field(description="says before a repair or a refinement what is wrong with the parent")]
+        | None
+    ) = None
     labels: Labels = {}
     priority: Annotated[int, Field(ge=-100, le=100, description="higher goes first")] = 0
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
@@ -189,6 +196,8 @@ class Budget(Resource):
     usd: Usd | None
     wall_s: float | None
     gpu_s: float | None
+    calls: int | None
+    tokens: int | None
 
 
 class Stop(Resource):
@@ -246,10 +255,11 @@ class BestSummary(Resource):
 
 
 class Cost(Resource):
-    """What was spent; a call whose price nobody knows counts in calls and tokens only."""
+    """What was spent. Calls whose price nobody knows count in `unpriced_calls`; what they cost is in no sum."""
 
     llm_usd: Usd
     llm_calls: int
+    unpriced_calls: int
     tokens_in: int
     tokens_out: int
     gpu_s: float
@@ -274,10 +284,12 @@ class Job(Resource):
     admit: bool
     certify: bool
     models: list[str]
+    diagnosis_model: str | None
     labels: dict[str, str]
     priority: int
     seed: int
     parent_id: str | None
+    key_id: str | None
     admission: Admission | None
     progress: Progress
     queue: Queue
@@ -305,6 +317,7 @@ class DryRun(Resource):
     job: dict[str, Any]
     problem: ProblemOutline
     admission: Admission | None
+    estimate: Estimate
     warnings: list[str]
 
 

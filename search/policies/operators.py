@@ -115,5 +115,7 @@ def _tries(nodes: Sequence[Node]) -> Iterator[Try]:
 def _says_nothing(node: Node) -> bool:
     """Whether it ended by no fault of its operator."""
     return (
-        node.state == State.CANCELLED or node.verdict == Verdict.INFRA_ERROR or node.failure == Failure.PROVIDER_ERROR
+        node.state == State.CANCELLED
+        or node.verdict == Verdict.INFRA_ERROR
+        or node.failure in (Failure.PROVIDER_ERROR, Failure.BUDGET)
     )
