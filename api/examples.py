@@ -126,6 +126,33 @@ DRY_RUN: dict[str, Any] = {
     "warnings": ["no worker serves the queue cpu now: the job would wait for one"],
 }
 
+REQUEST: dict[str, Any] = {
+    "id": "request_019aa5e0b1d27c4f8f3a5b6c7d8e9f00",
+    "state": "proposed",
+    "request": "softmax over rows in C++ on my CPU",
+    "proposal": {
+        "by": "matcher",
+        "job": {"problem": "softmax", "target": {"hardware": "cpu", "language": "cpp"}},
+        "problem": PROBLEM,
+        "source": PROBLEM_SOURCE["source"],
+        "score": 1.0,
+        "covers": ["softmax"],
+        "lacks": [],
+        "adds": [],
+        "notes": [],
+        "alternatives": [{"name": "attention_causal", "score": 0.248, "lacks": [], "adds": ["attention", "causal"]}],
+    },
+    "error": None,
+    "model": None,
+    "cost": {"calls": 0, "tokens_in": None, "tokens_out": None, "usd": None},
+    "job_id": None,
+    "created_at": "2026-11-21T13:04:01.120000Z",
+    "links": {
+        "self": "/v1/requests/request_019aa5e0b1d27c4f8f3a5b6c7d8e9f00",
+        "confirm": "/v1/requests/request_019aa5e0b1d27c4f8f3a5b6c7d8e9f00/confirm",
+    },
+}
+
 CANCELLED: dict[str, Any] = {"changed": True, "job": JOB | {"state": "cancelling"}}
 
 CANDIDATE: dict[str, Any] = {

@@ -149,13 +149,9 @@ Labels = Annotated[dict[LabelKey, LabelValue], AfterValidator(_labels)]
 ModelName = Annotated[Text, Field(pattern=r"^\S+$", max_length=200)]
 
 
-class JobBody(Body):
-    """A request to search a problem for a target under a budget."""
+class JobFields(Body):
+    """What a job is beside its problem and its target."""
 
-    model_config = {"json_schema_extra": {"examples": [EXAMPLE_BODY, OWN_PROBLEM_BODY]}}
-
-    problem: ProblemChoice
-    target: TargetBody
     budget: BudgetBody = BudgetBody()
     stop: StopBody = StopBody()
     policy: PolicyBody = PolicyBody()
@@ -169,6 +165,23 @@ class JobBody(Body):
     labels: Labels = {}
     priority: Annotated[int, Field(ge=-100, le=100, description="higher goes first")] = 0
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
+
+
+class JobBody(JobFields):
+    """A request to search a problem for a target under a budget."""
+
+    model_config = {"json_schema_extra": {"examples": [EXAMPLE_BODY, OWN_PROBLEM_BODY]}}
+
+    problem: ProblemChoice
+    target: TargetBody
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_plain_words(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "request" in value:
+            hint = "a request in plain words goes to POST /v1/requests, which answers with a job to confirm"
+            raise PydanticCustomError("request", hint)
+        return value
 
 
 class CancelBody(Body):
