@@ -65,7 +65,7 @@ _LANGUAGES = (
 )
 _NVIDIA = r"gh200|gb200|gb300|h100|h200|h800|h20|a100|a800|a30|a10g?|a40|l40s?|l20|l4|b100|b200|b300|v100|t4"
 _CHIPS = (
-    ("nvidia", rf"\b({_NVIDIA})s?\b|\brtx[- ]?((?:a|pro[- ])?\d{{4}}(?:[- ]?(?:ti|super)){0, 2})\b"),
+    ("nvidia", rf"\b({_NVIDIA})s?\b|\brtx[- ]?((?:a|pro[- ])?\d{{4}}(?:[- ]?(?:ti|super)){{0,2}})\b"),
     ("amd", r"\b(mi\d{3}[ax]?)\b"),
 )
 _CPU = r"\bcpus?\b|\bx86(?:[-_]64)?\b|\bxeon\b|\bepyc\b|\bprocessor\b"
