@@ -8,9 +8,10 @@ from typing import Annotated, cast
 from fastapi import Depends, Request
 
 from api.doorbell import Doorbell
-from api.errors import FieldError, Invalid
+from api.errors import FieldError, Invalid, UnknownKey
 from api.feed import Feed
 from api.store import Store
+from db.keys import find_key
 from db.settings import Settings
 
 
@@ -40,6 +41,23 @@ def _doorbell(request: Request) -> Doorbell:
     return _services(request).doorbell
 
 
+async def _key_id(request: Request) -> str | None:
+    """The API key of the request: None without one. What a key may do is not asked here, only what it may spend.
+
+    Raises:
+        UnknownKey: there is an Authorization header, and its key is none of ours.
+    """
+    header = request.headers.get("authorization")
+    if header is None:
+        return None
+    scheme, _, token = header.partition(" ")
+    key_id = await _store(request).read(find_key, token.strip()) if scheme.lower() == "bearer" else None
+    if key_id is None:
+        raise UnknownKey
+    return key_id
+
+
+KeyDep = Annotated[str | None, Depends(_key_id)]
 ServicesDep = Annotated[Services, Depends(_services)]
 StoreDep = Annotated[Store, Depends(_store)]
 FeedDep = Annotated[Feed, Depends(_feed)]

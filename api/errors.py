@@ -2,10 +2,13 @@
 
     ApiError                       status, title and type are the class's; its docstring is the default detail
     ├── BrokenJson        400      the body is no JSON
+    ├── UnknownKey        401      an Authorization header with a key that nobody gave out
+    ├── BudgetUsed        403      a cap of the API key is used up
     ├── NotFound          404      nothing at this address
-    │   ├── UnknownJob  UnknownCandidate  UnknownProblem
+    │   ├── UnknownJob  UnknownCandidate  UnknownProblem  UnknownRequest
     │   └── NoBestYet  NoCertificate  NoSource  NoLog
     ├── WrongMethod       405
+    ├── NotProposed       409      a request that has nothing to confirm now
     ├── BodyTooLarge      413
     ├── NotJson           415      a body that does not say that it is JSON
     ├── Invalid           422      fields or parameters at fault, each with a pointer
@@ -99,6 +102,25 @@ class BrokenJson(ApiError):
     slug = "broken-json"
 
 
+class UnknownKey(ApiError):
+    """The Authorization header has no key of this service: send `Bearer` and a key, or leave the header out."""
+
+    status = 401
+    title = "Unknown key"
+    slug = "unknown-key"
+
+    def __init__(self, detail: str | None = None, *, errors: Sequence[FieldError] = ()) -> None:
+        super().__init__(detail, errors=errors, headers={"WWW-Authenticate": "Bearer"})
+
+
+class BudgetUsed(ApiError):
+    """A cap of this API key is used up by its jobs together. Its owner can have it raised."""
+
+    status = 403
+    title = "Budget used up"
+    slug = "budget-used"
+
+
 class NotFound(ApiError):
     """There is nothing at this address. The addresses are listed in /openapi.json and shown at /docs."""
 
@@ -126,6 +148,13 @@ class UnknownProblem(NotFound):
 
     title = "Unknown problem"
     slug = "unknown-problem"
+
+
+class UnknownRequest(NotFound):
+    """There is no request with this id. POST /v1/requests makes one."""
+
+    title = "Unknown request"
+    slug = "unknown-request"
 
 
 class NoBestYet(NotFound):
@@ -162,6 +191,14 @@ class WrongMethod(ApiError):
     status = 405
     title = "Method not allowed"
     slug = "method-not-allowed"
+
+
+class NotProposed(ApiError):
+    """This request has nothing to confirm now; its `state` says whether something is still being written."""
+
+    status = 409
+    title = "Nothing to confirm"
+    slug = "not-proposed"
 
 
 class BodyTooLarge(ApiError):

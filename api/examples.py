@@ -34,16 +34,18 @@ JOB: dict[str, Any] = {
     "error": None,
     "problem": {"name": "softmax", "hash": _HASH},
     "target": {"hardware": "cpu", "language": "cpp"},
-    "budget": {"candidates": 20, "usd": "5.00", "wall_s": 600.0, "gpu_s": None},
+    "budget": {"candidates": 20, "usd": "5.00", "wall_s": 600.0, "gpu_s": None, "calls": None, "tokens": None},
     "stop": {"target_speedup": 2.5, "stagnation": 12},
     "policy": {"search": "default", "own_kernel_share": 0.9},
     "admit": True,
     "certify": True,
     "models": [],
+    "diagnosis_model": None,
     "labels": {"team": "ranking"},
     "priority": 0,
     "seed": 0,
     "parent_id": None,
+    "key_id": None,
     "admission": ADMISSION,
     "progress": {
         "candidates": {"proposing": 0, "queued": 1, "evaluating": 1, "evaluated": 6, "rejected": 0, "cancelled": 0},
@@ -61,7 +63,7 @@ JOB: dict[str, Any] = {
     },
     "queue": {"position": None},
     "best": BEST,
-    "cost": {"llm_usd": "0.00", "llm_calls": 0, "tokens_in": 0, "tokens_out": 0, "gpu_s": 0.0},
+    "cost": {"llm_usd": "0.00", "llm_calls": 0, "unpriced_calls": 0, "tokens_in": 0, "tokens_out": 0, "gpu_s": 0.0},
     "created_at": "2026-11-21T13:04:05.120000Z",
     "started_at": "2026-11-21T13:04:05.310000Z",
     "finished_at": None,
@@ -89,24 +91,66 @@ PROBLEM: dict[str, Any] = {
 
 PROBLEM_SOURCE: dict[str, Any] = PROBLEM | {"source": "from torch import nn\n\n\nclass Model(nn.Module): ...\n"}
 
+ESTIMATE: dict[str, Any] = {
+    "llm_calls": {"low": 16.0, "high": 24.0},
+    "tokens_in": {"low": 21000.0, "high": 160000.0},
+    "tokens_out": {"low": 12800.0, "high": 190000.0},
+    "usd": {"low": "0.15", "high": "2.10"},
+    "gpu_s": {"low": 40.0, "high": 130.0},
+    "prices": [
+        {"model": "openai/gpt-5", "usd_per_mtok_in": "1.25", "usd_per_mtok_out": "10.00", "source": "litellm"},
+    ],
+    "unknown_prices": [],
+    "notes": ["sizes of calls are assumed for openai/gpt-5: fewer than 5 were made here"],
+}
+
 DRY_RUN: dict[str, Any] = {
     "valid": True,
     "job": {
         "problem": {"name": "softmax", "hash": _HASH},
         "target": {"hardware": "cpu", "language": "cpp"},
-        "budget": {"candidates": 20, "usd": None, "wall_s": None, "gpu_s": None},
+        "budget": {"candidates": 20, "usd": None, "wall_s": None, "gpu_s": None, "calls": None, "tokens": None},
         "stop": {"target_speedup": None, "stagnation": None},
         "policy": {"search": "default", "own_kernel_share": 0.9},
         "admit": True,
         "certify": True,
         "models": [],
+        "diagnosis_model": None,
         "labels": {},
         "priority": 0,
         "seed": 0,
     },
     "problem": PROBLEM,
     "admission": ADMISSION,
+    "estimate": ESTIMATE,
     "warnings": ["no worker serves the queue cpu now: the job would wait for one"],
+}
+
+REQUEST: dict[str, Any] = {
+    "id": "request_019aa5e0b1d27c4f8f3a5b6c7d8e9f00",
+    "state": "proposed",
+    "request": "softmax over rows in C++ on my CPU",
+    "proposal": {
+        "by": "matcher",
+        "job": {"problem": "softmax", "target": {"hardware": "cpu", "language": "cpp"}},
+        "problem": PROBLEM,
+        "source": PROBLEM_SOURCE["source"],
+        "score": 1.0,
+        "covers": ["softmax"],
+        "lacks": [],
+        "adds": [],
+        "notes": [],
+        "alternatives": [{"name": "attention_causal", "score": 0.248, "lacks": [], "adds": ["attention", "causal"]}],
+    },
+    "error": None,
+    "model": None,
+    "cost": {"calls": 0, "tokens_in": None, "tokens_out": None, "usd": None},
+    "job_id": None,
+    "created_at": "2026-11-21T13:04:01.120000Z",
+    "links": {
+        "self": "/v1/requests/request_019aa5e0b1d27c4f8f3a5b6c7d8e9f00",
+        "confirm": "/v1/requests/request_019aa5e0b1d27c4f8f3a5b6c7d8e9f00/confirm",
+    },
 }
 
 CANCELLED: dict[str, Any] = {"changed": True, "job": JOB | {"state": "cancelling"}}
@@ -196,5 +240,5 @@ WORKER: dict[str, Any] = {
     "heartbeat_at": "2026-11-21T13:04:40Z",
 }
 
-READY: dict[str, Any] = {"ready": True, "migration": "0003"}
+READY: dict[str, Any] = {"ready": True, "migration": "0005"}
 HEALTH: dict[str, Any] = {"status": "ok", "version": "0.1.0"}

@@ -9,6 +9,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import ValidationInfo
 
+from api.estimate_schemas import Estimate
 from api.problem_schemas import ProblemOutline
 from api.schemas import Body, Resource, Text, Usd, UsdIn, UtcTime
 from api.targets import HARDWARE_PATTERN, hardware_for, is_hardware, languages_for
@@ -97,6 +98,8 @@ class BudgetBody(Body):
     usd: UsdIn | None = None
     wall_s: Annotated[float, Field(gt=0, le=_WEEK_S, allow_inf_nan=False)] | None = None
     gpu_s: Annotated[float, Field(gt=0, le=_WEEK_S, allow_inf_nan=False)] | None = None
+    calls: Annotated[int, Field(ge=1, le=1_000_000, description="of language models, diagnoses included")] | None = None
+    tokens: Annotated[int, Field(ge=1, le=10**12, description="of prompts and answers together")] | None = None
 
 
 class StopBody(Body):
@@ -146,22 +149,39 @@ Labels = Annotated[dict[LabelKey, LabelValue], AfterValidator(_labels)]
 ModelName = Annotated[Text, Field(pattern=r"^\S+$", max_length=200)]
 
 
-class JobBody(Body):
-    """A request to search a problem for a target under a budget."""
+class JobFields(Body):
+    """What a job is beside its problem and its target."""
 
-    model_config = {"json_schema_extra": {"examples": [EXAMPLE_BODY, OWN_PROBLEM_BODY]}}
-
-    problem: ProblemChoice
-    target: TargetBody
     budget: BudgetBody = BudgetBody()
     stop: StopBody = StopBody()
     policy: PolicyBody = PolicyBody()
     admit: Annotated[bool, Field(description="have the judge examine the problem, if it has not yet")] = True
     certify: Annotated[bool, Field(description="have the champion certified before the job ends")] = True
     models: Annotated[list[ModelName], Field(max_length=16, description="none: the built-in proposer")] = []
+    diagnosis_model: (
+        Annotated[ModelName, Field(description="says before a repair or a refinement what is wrong with the parent")]
+        | None
+    ) = None
     labels: Labels = {}
     priority: Annotated[int, Field(ge=-100, le=100, description="higher goes first")] = 0
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
+
+
+class JobBody(JobFields):
+    """A request to search a problem for a target under a budget."""
+
+    model_config = {"json_schema_extra": {"examples": [EXAMPLE_BODY, OWN_PROBLEM_BODY]}}
+
+    problem: ProblemChoice
+    target: TargetBody
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_plain_words(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "request" in value:
+            hint = "a request in plain words goes to POST /v1/requests, which answers with a job to confirm"
+            raise PydanticCustomError("request", hint)
+        return value
 
 
 class CancelBody(Body):
@@ -189,6 +209,8 @@ class Budget(Resource):
     usd: Usd | None
     wall_s: float | None
     gpu_s: float | None
+    calls: int | None
+    tokens: int | None
 
 
 class Stop(Resource):
@@ -246,10 +268,11 @@ class BestSummary(Resource):
 
 
 class Cost(Resource):
-    """What was spent; a call whose price nobody knows counts in calls and tokens only."""
+    """What was spent. Calls whose price nobody knows count in `unpriced_calls`; what they cost is in no sum."""
 
     llm_usd: Usd
     llm_calls: int
+    unpriced_calls: int
     tokens_in: int
     tokens_out: int
     gpu_s: float
@@ -274,10 +297,12 @@ class Job(Resource):
     admit: bool
     certify: bool
     models: list[str]
+    diagnosis_model: str | None
     labels: dict[str, str]
     priority: int
     seed: int
     parent_id: str | None
+    key_id: str | None
     admission: Admission | None
     progress: Progress
     queue: Queue
@@ -305,6 +330,7 @@ class DryRun(Resource):
     job: dict[str, Any]
     problem: ProblemOutline
     admission: Admission | None
+    estimate: Estimate
     warnings: list[str]
 
 

@@ -57,17 +57,24 @@ def _view(row: JobRow, progress: jobs.Progress, position: int | None, admission:
         problem=ProblemRef(name=row.problem_name, hash=row.problem_hash),
         target=Target(hardware=row.hardware, language=row.language),
         budget=Budget(
-            candidates=row.budget_candidates, usd=row.budget_usd, wall_s=row.budget_wall_s, gpu_s=row.budget_gpu_s
+            candidates=row.budget_candidates,
+            usd=row.budget_usd,
+            wall_s=row.budget_wall_s,
+            gpu_s=row.budget_gpu_s,
+            calls=row.budget_calls,
+            tokens=row.budget_tokens,
         ),
         stop=Stop(target_speedup=row.target_speedup, stagnation=row.stagnation),
         policy=Policy(search=SearchPolicy(row.search_policy), own_kernel_share=row.own_kernel_share),
         admit=row.admit,
         certify=row.certify,
         models=row.models,
+        diagnosis_model=row.diagnosis_model,
         labels=row.labels,
         priority=row.priority,
         seed=row.seed,
         parent_id=row.parent_id,
+        key_id=row.key_id,
         admission=admission_view(admission),
         progress=Progress(
             candidates=_filled(progress.by_state, CandidateState), verdicts=_filled(progress.by_verdict, Verdict)
@@ -77,6 +84,7 @@ def _view(row: JobRow, progress: jobs.Progress, position: int | None, admission:
         cost=Cost(
             llm_usd=row.cost_usd,
             llm_calls=progress.llm_calls,
+            unpriced_calls=progress.unpriced_calls,
             tokens_in=progress.tokens_in,
             tokens_out=progress.tokens_out,
             gpu_s=row.gpu_s,

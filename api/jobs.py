@@ -11,8 +11,19 @@ from pydantic import AwareDatetime, Field
 from sqlalchemy.orm import Session
 
 from api import examples, submission
-from api.deps import FeedDep, StoreDep, known_parameters
-from api.errors import BodyTooLarge, BrokenJson, Invalid, KeyReused, NotJson, Refused, UnknownJob, invalid
+from api.deps import FeedDep, KeyDep, StoreDep, known_parameters
+from api.errors import (
+    BodyTooLarge,
+    BrokenJson,
+    BudgetUsed,
+    Invalid,
+    KeyReused,
+    NotJson,
+    Refused,
+    UnknownJob,
+    UnknownKey,
+    invalid,
+)
 from api.job_schemas import CancelBody, Cancelled, DryRun, Job, JobBody, JobPage
 from api.job_views import job_view, job_views
 from api.negotiation import etag, matches, preferred_wait_s
@@ -47,13 +58,17 @@ _CANCELLED = {
 
 
 @router.post(
-    "", status_code=202, summary="Submit a job", responses=answers(_SUBMITTED, *_BODY_ERRORS, KeyReused, Refused)
+    "",
+    status_code=202,
+    summary="Submit a job",
+    responses=answers(_SUBMITTED, *_BODY_ERRORS, KeyReused, Refused, UnknownKey, BudgetUsed),
 )
 async def submit_job(
     body: JobBody,
     response: Response,
     store: StoreDep,
     feed: FeedDep,
+    key_id: KeyDep,
     dry_run: bool = False,
     idempotency_key: Annotated[IdempotencyKey | None, Header(description="one job per key for 24 h")] = None,
     prefer: Annotated[str | None, Header(description="wait=N: answer when the job ends, at most 60 s")] = None,
@@ -63,7 +78,7 @@ async def submit_job(
     if dry_run:
         response.status_code = 200
         return await store.read(submission.dry_run, body, problem)
-    job, replayed = await store.write(submission.submit, body, problem, idempotency_key)
+    job, replayed = await store.write(submission.submit, body, problem, idempotency_key, key_id)
     return await _submitted(response, store, feed, job, replayed, preferred_wait_s(prefer))
 
 

@@ -13,6 +13,7 @@ from api.errors import ApiError, Internal, Invalid, ProblemDocument, Responses, 
 
 TAGS = [
     {"name": "jobs", "description": "Submit a search, follow it, take its best kernel."},
+    {"name": "requests", "description": "Ask in plain words; look at what is proposed; confirm it."},
     {"name": "candidates", "description": "What was tried and what the judge found."},
     {"name": "problems", "description": "The bundled operations."},
     {"name": "workers", "description": "Who does the work, on what."},

@@ -9,12 +9,14 @@ import json
 from sqlalchemy.orm import Session
 
 from api.admission_views import admission_view
-from api.errors import FieldError, KeyReused, Refused, invalid
+from api.errors import BudgetUsed, FieldError, KeyReused, Refused, invalid
+from api.estimating import estimate_of
 from api.job_schemas import DryRun, Job, JobBody, ProblemChoice, ProblemRef
 from api.job_views import job_view
 from api.problem_schemas import outlined
 from db import jobs
 from db.admissions import ProblemRefused, current_admission, raise_if_refused
+from db.budgets import BudgetSpent, check_key
 from db.storable import storable_json
 from db.vocabulary import target_queue
 from db.workers import live_workers
@@ -56,24 +58,31 @@ def dry_run(session: Session, body: JobBody, problem: Outline) -> DryRun:
         job={"problem": reference, **spec},
         problem=outlined(problem),
         admission=admission_view(known),
+        estimate=estimate_of(session, body, problem),
         warnings=unserved,
     )
 
 
-def submit(session: Session, body: JobBody, problem: Outline, key: str | None) -> tuple[Job, bool]:
+def submit(
+    session: Session, body: JobBody, problem: Outline, key: str | None, key_id: str | None = None
+) -> tuple[Job, bool]:
     """Store the job with its event and its first work; also whether the key was seen before with this body.
 
     Raises:
         KeyReused: the key stands for another body.
         Refused: the judge has refused the problem on this hardware.
+        BudgetUsed: a cap of the API key is used up.
     """
     idempotency = None if key is None else jobs.IdempotencyKey(key, fingerprint(body))
     try:
-        created = jobs.create_job(session, new_job(body, problem), idempotency)
+        check_key(session, key_id)
+        created = jobs.create_job(session, new_job(body, problem, key_id), idempotency)
     except jobs.IdempotencyMismatch as error:
         raise KeyReused from error
     except ProblemRefused as error:
         raise _refused(error) from error
+    except BudgetSpent as error:
+        raise BudgetUsed(str(error)) from error
     return job_view(session, created.job), created.replayed
 
 
@@ -83,7 +92,7 @@ def fingerprint(body: JobBody) -> str:
     return hashlib.sha256(meaning.encode()).hexdigest()
 
 
-def new_job(body: JobBody, problem: Outline) -> jobs.NewJob:
+def new_job(body: JobBody, problem: Outline, key_id: str | None = None) -> jobs.NewJob:
     """The row to be, from the body and the problem that it names."""
     return jobs.NewJob(
         problem_hash=problem.source_hash,
@@ -96,9 +105,12 @@ def new_job(body: JobBody, problem: Outline) -> jobs.NewJob:
         budget_usd=body.budget.usd,
         budget_wall_s=body.budget.wall_s,
         budget_gpu_s=body.budget.gpu_s,
+        budget_calls=body.budget.calls,
+        budget_tokens=body.budget.tokens,
         target_speedup=body.stop.target_speedup,
         stagnation=body.stop.stagnation,
         models=tuple(body.models),
+        diagnosis_model=body.diagnosis_model,
         labels=body.labels,
         priority=body.priority,
         seed=body.seed,
@@ -106,6 +118,7 @@ def new_job(body: JobBody, problem: Outline) -> jobs.NewJob:
         search_policy=body.policy.search,
         admit=body.admit,
         certify=body.certify,
+        key_id=key_id,
     )
 
 

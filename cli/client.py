@@ -33,6 +33,7 @@ from cli.resources import (
     CandidatePage,
     Cost,
     DryRun,
+    Estimate,
     Event,
     EventPage,
     FieldError,
@@ -40,6 +41,7 @@ from cli.resources import (
     JobBody,
     JobPage,
     OwnProblem,
+    PlainRequest,
     Policy,
     PolicyBody,
     Problem,
@@ -66,6 +68,7 @@ __all__ = [
     "ClientError",
     "Cost",
     "DryRun",
+    "Estimate",
     "Event",
     "EventPage",
     "FieldError",
@@ -73,6 +76,7 @@ __all__ = [
     "JobBody",
     "JobPage",
     "OwnProblem",
+    "PlainRequest",
     "Policy",
     "PolicyBody",
     "Problem",
@@ -157,6 +161,25 @@ class Client:
     def dry_run(self, body: JobBody | Mapping[str, Any]) -> DryRun:
         """Validate a submission without storing anything."""
         return cast(DryRun, self._json("POST", "/v1/jobs", json=body, params={"dry_run": "true"}))
+
+    def request(self, body: Mapping[str, Any]) -> PlainRequest:
+        """Ask in plain words: `{"request": "softmax on my CPU"}`. Nothing is searched before it is confirmed."""
+        return cast(PlainRequest, self._json("POST", "/v1/requests", json=body))
+
+    def plain_request(self, request_id: str, *, wait_s: float = 0.0) -> PlainRequest:
+        """A request; with `wait_s` (at most 60) once no model writes for it, or when the time is over."""
+        params = {"wait": wait_s}
+        path = f"/v1/requests/{_seg(request_id)}"
+        return cast(PlainRequest, self._json("GET", path, params=params, extra_s=wait_s))
+
+    def preview(self, request_id: str) -> DryRun:
+        """What confirming a request would make."""
+        path = f"/v1/requests/{_seg(request_id)}/confirm"
+        return cast(DryRun, self._json("POST", path, params={"dry_run": "true"}))
+
+    def confirm(self, request_id: str) -> Job:
+        """Submit the job that a request proposes; again, and it is the same job. ApiError 409: nothing to confirm."""
+        return cast(Job, self._json("POST", f"/v1/requests/{_seg(request_id)}/confirm"))
 
     def job(self, job_id: str, *, wait_s: float | None = None, since_version: int | None = None) -> Job:
         """One job. With `wait_s` (at most 60), once the version is above `since_version`, or when the time is over."""

@@ -24,6 +24,8 @@ class BudgetBody(TypedDict, total=False):
     usd: str
     wall_s: float
     gpu_s: float
+    calls: int
+    tokens: int
 
 
 class StopBody(TypedDict, total=False):
@@ -52,6 +54,7 @@ class JobBody(TypedDict):
     admit: NotRequired[bool]
     certify: NotRequired[bool]
     models: NotRequired[Sequence[str]]
+    diagnosis_model: NotRequired[str]
     labels: NotRequired[Mapping[str, str]]
     priority: NotRequired[int]
     seed: NotRequired[int]
@@ -62,6 +65,8 @@ class Budget(TypedDict):
     usd: str | None
     wall_s: float | None
     gpu_s: float | None
+    calls: int | None
+    tokens: int | None
 
 
 class Stop(TypedDict):
@@ -110,6 +115,7 @@ class BestSummary(TypedDict):
 class Cost(TypedDict):
     llm_usd: str
     llm_calls: int
+    unpriced_calls: int
     tokens_in: int
     tokens_out: int
     gpu_s: float
@@ -125,10 +131,12 @@ class Job(TypedDict):
     admit: bool
     certify: bool
     models: list[str]
+    diagnosis_model: str | None
     labels: dict[str, str]
     priority: int
     seed: int
     parent_id: str | None
+    key_id: str | None
     admission: Admission | None
     state: str
     stop_reason: str | None
@@ -144,6 +152,19 @@ class Job(TypedDict):
     links: dict[str, str]
 
 
+class Estimate(TypedDict):
+    """What a job may cost; each expectation has `low` and `high`. `usd` is null where a price is unknown."""
+
+    llm_calls: dict[str, float]
+    tokens_in: dict[str, float]
+    tokens_out: dict[str, float]
+    usd: dict[str, str] | None
+    gpu_s: dict[str, float] | None
+    prices: list[dict[str, Any]]
+    unknown_prices: list[str]
+    notes: list[str]
+
+
 class DryRun(TypedDict):
     """What a submission would do: the spec with its defaults, and the problem as the server reads it."""
 
@@ -151,7 +172,23 @@ class DryRun(TypedDict):
     job: dict[str, Any]
     problem: Problem
     admission: Admission | None
+    estimate: Estimate
     warnings: list[str]
+
+
+class PlainRequest(TypedDict):
+    """A request in plain words; `proposal` has what it would become, its `job` is a body for POST /v1/jobs."""
+
+    id: str
+    state: str
+    request: str
+    proposal: dict[str, Any] | None
+    error: str | None
+    model: str | None
+    cost: dict[str, Any]
+    job_id: str | None
+    created_at: str
+    links: dict[str, str]
 
 
 class Cancelled(TypedDict):

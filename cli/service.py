@@ -11,6 +11,7 @@ Exit 1 and 3 are kept for what became of a job: see `cli.commands.watch`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, ClassVar
@@ -22,6 +23,8 @@ from cli.client import ApiError, Client, Unreachable
 from cli.errors import CliError
 
 DEFAULT_URL = "http://127.0.0.1:8080"
+KEY_VARIABLE = "KERNELWRIGHT_KEY"
+"""Holds the API key that requests are sent with."""
 
 UrlOption = Annotated[
     str, typer.Option("--url", envvar="KERNELWRIGHT_URL", metavar="URL", help="Where the Kernelwright API listens.")
@@ -62,7 +65,7 @@ def service(url: str) -> Iterator[Client]:
     Raises UnusableInput, RefusedByService, ServiceFailed or NoService, also for what the block does with the client.
     """
     try:
-        with Client(checked_url(url)) as client:
+        with Client(checked_url(url), os.environ.get(KEY_VARIABLE)) as client:
             yield client
     except Unreachable as error:
         raise NoService(url=url, why=_why(error)) from error

@@ -14,7 +14,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     # For `kernelwright evaluate` this module must not need an HTTP client.
-    from cli.client import Job
+    from cli.client import Estimate, Job
 
 # One line of a terminal; what is longer belongs to --json.
 _VALUE_CHARS = 120
@@ -89,8 +89,32 @@ def outcome(job: Job) -> str:
         parts.append(f"best {gain}{against}, {latency(best['latency_us'])}")
     elif job["error"]:
         parts.append(job["error"])
-    parts.append(f"{tried} candidates judged, ${job['cost']['llm_usd']}, {job['cost']['gpu_s']:.0f} GPU s")
+    parts.append(f"{tried} candidates judged, {money(job)}, {job['cost']['gpu_s']:.0f} GPU s")
     return ": ".join((job["id"], "; ".join(parts)))
+
+
+def money(job: Job) -> str:
+    """What the models took: `$0.12`, and how many calls nobody knows the price of."""
+    unpriced = job["cost"].get("unpriced_calls", 0)
+    return f"${job['cost']['llm_usd']}" + (f" and {unpriced} calls of unknown price" if unpriced else "")
+
+
+def estimate(found: Estimate) -> str:
+    """What a job may cost, in one line."""
+    usd, gpu_s = found["usd"], found["gpu_s"]
+    parts = []
+    if found["llm_calls"]["high"]:
+        tokens = {end: found["tokens_in"][end] + found["tokens_out"][end] for end in ("low", "high")}
+        parts = [f"{_span(found['llm_calls'])} model calls", f"{_span(tokens)} tokens"]
+        prices = f"an unknown price ({', '.join(found['unknown_prices'])})"
+        parts.append(prices if usd is None else f"${float(usd['low']):.2f} to ${float(usd['high']):.2f}")
+    if gpu_s is not None:
+        parts.append(f"{_span(gpu_s)} s of the device")
+    return ", ".join(parts) or "no model calls; the device's time is not known yet"
+
+
+def _span(values: Mapping[str, float]) -> str:
+    return f"{values['low']:,.0f} to {values['high']:,.0f}"
 
 
 def table(columns: Iterable[str], rows: Iterable[Sequence[str]], *, empty: str) -> None:

@@ -63,9 +63,12 @@ class NewJob:
     budget_usd: Decimal | None = None
     budget_wall_s: float | None = None
     budget_gpu_s: float | None = None
+    budget_calls: int | None = None
+    budget_tokens: int | None = None
     target_speedup: float | None = None
     stagnation: int | None = None
     models: tuple[str, ...] = ()
+    diagnosis_model: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     priority: int = 0
     seed: int = 0
@@ -76,6 +79,7 @@ class NewJob:
     certify: bool = False
     """Whether the champion is to be certified before the job ends."""
     parent_id: str | None = None
+    key_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,9 +192,12 @@ def _insert_job(session: Session, new: NewJob, admission: Admission | None) -> J
         budget_usd=new.budget_usd,
         budget_wall_s=new.budget_wall_s,
         budget_gpu_s=new.budget_gpu_s,
+        budget_calls=new.budget_calls,
+        budget_tokens=new.budget_tokens,
         target_speedup=new.target_speedup,
         stagnation=new.stagnation,
         models=list(new.models),
+        diagnosis_model=new.diagnosis_model,
         labels=dict(new.labels),
         priority=new.priority,
         seed=new.seed,
@@ -200,6 +207,7 @@ def _insert_job(session: Session, new: NewJob, admission: Admission | None) -> J
         certify=new.certify,
         admission_id=None if admission is None else admission.id,
         parent_id=new.parent_id,
+        key_id=new.key_id,
     )
     session.add(job)
     session.flush()

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from db import candidates, events
+from db import candidates, events, jobs
+from db.budgets import check_call
 from db.ids import new_id
-from db.models import Candidate, LlmCall
+from db.models import Candidate, Job, LlmCall
 from db.storable import storable_text
 from db.vocabulary import EventType, LlmCallState
+
+CHARACTERS_PER_TOKEN: Final = 4
+"""Of code and English, within a third for the tokenizers in use: for caps only, where a provider counted nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +50,17 @@ def find_finished(session: Session, candidate_id: str, key: str) -> LlmCall | No
     return session.scalars(query).one_or_none()
 
 
-def start_call(session: Session, candidate_id: str, key: str, model: str) -> str:
-    """Record that a call is about to be made; returns the call's id. Commit before calling."""
-    candidate = session.get_one(Candidate, candidate_id)
-    call = LlmCall(id=new_id("call"), job_id=candidate.job_id, candidate_id=candidate_id, key=key, model=model)
+def start_call(session: Session, candidate_id: str, key: str, model: str, *, keep: int = 0) -> str:
+    """Record that a call is about to be made, and count it; returns the call's id. Commit before calling.
+
+    `keep`: how many calls must be left to the job after this one. Raises BudgetSpent where a cap forbids the call.
+    """
+    job_id = session.get_one(Candidate, candidate_id).job_id
+    events.lock_job(session, job_id)
+    check_call(session, jobs.fetch_job(session, job_id), keep=keep)
+    call = LlmCall(id=new_id("call"), job_id=job_id, candidate_id=candidate_id, key=key, model=model)
     session.add(call)
+    _count(session, job_id, llm_calls=1)
     session.flush()
     return call.id
 
@@ -72,10 +82,27 @@ def finish_call(session: Session, call_id: str, record: CallRecord) -> LlmCallSt
     call.state = state.value
     call.finished_at = session.scalar(select(func.now()))
     session.flush()
+    _count(session, job_id, llm_tokens=tokens_of(record))
     if record.cost_usd:
         candidates.add_cost(session, call.candidate_id, record.cost_usd)
     events.append(session, job_id, EventType.LLM_FINISHED, _event_data(call))
     return state
+
+
+def tokens_of(record: CallRecord) -> int:
+    """What a call counts for a cap on tokens: as the provider says, or an estimate, since unknown is not zero."""
+    if record.tokens_in is not None or record.tokens_out is not None:
+        return (record.tokens_in or 0) + (record.tokens_out or 0)
+    if record.error is not None:
+        return 0
+    return (len(record.prompt or "") + len(record.answer or "")) // CHARACTERS_PER_TOKEN
+
+
+def _count(session: Session, job_id: str, **more: int) -> None:
+    values = {name: getattr(Job, name) + by for name, by in more.items()}
+    session.execute(
+        update(Job).where(Job.id == job_id).values(**values), execution_options={"synchronize_session": False}
+    )
 
 
 def _fill(call: LlmCall, record: CallRecord) -> None:

@@ -129,9 +129,13 @@ class Job(Base):
     budget_usd: Mapped[Decimal | None]
     budget_wall_s: Mapped[float | None]
     budget_gpu_s: Mapped[float | None]
+    budget_calls: Mapped[int | None] = mapped_column(Integer)
+    budget_tokens: Mapped[int | None] = mapped_column(BigInteger)
     target_speedup: Mapped[float | None]
     stagnation: Mapped[int | None] = mapped_column(Integer)
     models: Mapped[list[str]] = mapped_column(server_default=EMPTY_ARRAY)
+    diagnosis_model: Mapped[str | None]
+    """Says, before a repair or a refinement is asked for, what is wrong with the parent."""
     labels: Mapped[Json] = mapped_column(server_default=EMPTY_OBJECT)
     priority: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     seed: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
@@ -153,10 +157,16 @@ class Job(Base):
     best_speedup: Mapped[float | None]
     cost_usd: Mapped[Decimal] = mapped_column(server_default=text("0"))
     gpu_s: Mapped[float] = mapped_column(server_default=text("0"))
+    llm_calls: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    """Calls that were started, counted before they cost anything: the cap on calls is over these."""
+    llm_tokens: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    """Of finished calls; where a provider did not count them, an estimate."""
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
     parent_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id"), index=True)
+    key_id: Mapped[str | None] = mapped_column(ForeignKey("api_keys.id"), index=True)
+    """The API key that it was submitted with, whose caps it shares with the key's other jobs."""
 
     __table_args__ = (
         one_of("state", JobState),
@@ -304,7 +314,7 @@ class LlmCall(Base):
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), index=True)
     candidate_id: Mapped[str] = mapped_column(ForeignKey("candidates.id"), index=True)
     key: Mapped[str]
-    """What the call is for, whatever the attempt: `propose`."""
+    """What the call is for, whatever the attempt: `propose` or `diagnose`."""
     state: Mapped[str] = mapped_column(server_default=text("'started'"))
     model: Mapped[str]
     prompt: Mapped[str | None]
@@ -324,6 +334,7 @@ class LlmCall(Base):
 
     __table_args__ = (
         one_of("state", LlmCallState),
+        Index("ix_llm_calls_model_id", "model", "id"),
         Index("uq_llm_calls_finished", "candidate_id", "key", unique=True, postgresql_where=text("state = 'finished'")),
     )
 
@@ -404,3 +415,7 @@ class IdempotencyKeyRow(Base):
     request_hash: Mapped[str]
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), index=True)
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
+
+
+# Tables with a subject of their own belong to the same metadata, whichever module is imported first.
+from db import account_models as _account_models  # noqa: E402, F401

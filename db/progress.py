@@ -45,6 +45,8 @@ class Progress:
     llm_calls: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
+    unpriced_calls: int = 0
+    """Calls that were answered and whose price nobody knows: what they cost is not in any sum."""
 
 
 def job_progress(session: Session, ids: Sequence[str]) -> dict[str, Progress]:
@@ -116,15 +118,16 @@ def _best_of(candidate: Candidate, evaluation: Evaluation, certified: bool | Non
     )
 
 
-def _calls(session: Session, ids: Sequence[str]) -> dict[str, tuple[int, int, int]]:
+def _calls(session: Session, ids: Sequence[str]) -> dict[str, tuple[int, int, int, int]]:
     query = (
         select(
             LlmCall.job_id,
             func.count(),
             func.sum(LlmCall.tokens_in),
             func.sum(LlmCall.tokens_out),
+            func.count().filter(LlmCall.cost_usd.is_(None), LlmCall.error.is_(None)),
         )
         .where(LlmCall.job_id.in_(ids), LlmCall.state != LlmCallState.STARTED.value)
         .group_by(LlmCall.job_id)
     )
-    return {row[0]: (row[1], row[2] or 0, row[3] or 0) for row in session.execute(query)}
+    return {row[0]: (row[1], row[2] or 0, row[3] or 0, row[4]) for row in session.execute(query)}

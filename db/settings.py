@@ -50,6 +50,9 @@ class Settings(BaseSettings):
     minimum_sandbox: Literal["namespaces", "landlock", "process"] = "landlock"
     """A worker whose machine offers less refuses to run candidates. `process` confines little: trusted code only."""
 
+    request_model: str | None = None
+    """Writes the reference for a request in plain words that no bundled problem fits, in litellm's spelling."""
+
     @property
     def home_path(self) -> Path:
         """The home with `~` resolved."""

@@ -47,6 +47,9 @@ class StopReason(StrEnum):
     BUDGET_USD = "budget_usd"
     BUDGET_WALL = "budget_wall"
     BUDGET_GPU = "budget_gpu"
+    BUDGET_CALLS = "budget_calls"
+    BUDGET_TOKENS = "budget_tokens"
+    BUDGET_KEY = "budget_key"
     STAGNATED = "stagnated"
     EXHAUSTED = "exhausted"
     CANCELLED = "cancelled"
@@ -65,7 +68,10 @@ class CandidateState(StrEnum):
 
 
 class Failure(StrEnum):
-    """Why a proposer produced no candidate. `provider_error` is also one that crashed or whose worker was lost."""
+    """Why a proposer produced no candidate. `provider_error` is also one that crashed or whose worker was lost.
+
+    `budget`: a cap forbade the call, nothing was asked and nothing paid.
+    """
 
     NO_CODE = "no_code"
     TRUNCATED = "truncated"
@@ -74,6 +80,7 @@ class Failure(StrEnum):
     PROVIDER_ERROR = "provider_error"
     EXHAUSTED = "exhausted"
     DUPLICATE = "duplicate"
+    BUDGET = "budget"
 
 
 class WorkKind(StrEnum):
@@ -110,6 +117,16 @@ class WorkerState(StrEnum):
     ACTIVE = "active"
     DRAINING = "draining"
     GONE = "gone"
+
+
+class RequestState(StrEnum):
+    """Where a request in plain words is: `queued` and `writing` wait for a model, `failed` found nothing to propose."""
+
+    QUEUED = "queued"
+    WRITING = "writing"
+    PROPOSED = "proposed"
+    CONFIRMED = "confirmed"
+    FAILED = "failed"
 
 
 class LlmCallState(StrEnum):

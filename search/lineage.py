@@ -58,10 +58,10 @@ def _deserves_repair(members: list[Node]) -> bool:
 
 
 def _tries(members: list[Node]) -> int:
-    """Repairs so far. A provider's or our own infrastructure's failure is not the lineage's."""
+    """Repairs so far. A provider's or our own infrastructure's failure is not the lineage's, nor is a cap."""
     return sum(
         node.operator == Operator.REPAIR
-        and node.failure != Failure.PROVIDER_ERROR
+        and node.failure not in (Failure.PROVIDER_ERROR, Failure.BUDGET)
         and node.verdict != Verdict.INFRA_ERROR
         for node in members
     )

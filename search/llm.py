@@ -11,6 +11,7 @@ Not covered: a server that sends a byte now and then for ever (the timeout is fo
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from search.answers import read_answer
 from search.llm_options import LlmOptions
 from search.pricing import UNKNOWN
 from search.prompts import Prompt, build_prompt
+from search.prompts.diagnosis import build_diagnosis_prompt
 from search.proposing import LlmCall, Outcome, Proposal, ProposalRequest
 from search.provider import ContentFiltered, Reply, ask
 from search.retrying import ProviderFailure, Retries
@@ -30,6 +32,9 @@ from search.types import Failure
 log = structlog.get_logger(__name__)
 
 CONTENT_FILTER = "content_filter"
+
+DIAGNOSIS_DEADLINE_S = 300.0
+"""Help that comes later is not waited for: the proposal itself may take 900 s, and its work 1,700 s in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +58,17 @@ class LlmProposer:
         """
         if request.model is None:
             raise ValueError("the request names no model")
-        prompt = build_prompt(request)
+        return self.ask(request.model, build_prompt(request))
+
+    def diagnose(self, request: ProposalRequest, model: str) -> LlmCall:
+        """Ask a judge model what is wrong with the request's parent, or what bounds it. Raises NoPrompt."""
+        return self.ask(model, build_diagnosis_prompt(request), DIAGNOSIS_DEADLINE_S)
+
+    def ask(self, model: str, prompt: Prompt, longest_s: float = math.inf) -> LlmCall:
+        """Ask a model, with retries, for `longest_s` at most. A call that failed for good carries its `error`."""
         started = self.clock()
-        retries = Retries(self.options.deadline_s, self.options.max_attempts, self.clock, self.sleep, self.dice)
-        model = request.model
+        deadline_s = min(self.options.deadline_s, longest_s)
+        retries = Retries(deadline_s, self.options.max_attempts, self.clock, self.sleep, self.dice)
         try:
             reply, attempts = retries.run(lambda left_s: self._ask(model, prompt, left_s))
         except ProviderFailure as failure:

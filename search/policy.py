@@ -193,19 +193,25 @@ def best_parent(tree: Tree) -> Node | None:
     return tree.best or next(iter(selection_pool(tree)), None)
 
 
-def by_model(operator: Operator, parents: tuple[str, ...], job: JobView, tree: Tree) -> Expansion:
-    """The operator, applied by the model whose turn it is, after a pause where providers fail."""
+def by_model(
+    operator: Operator, parents: tuple[str, ...], job: JobView, tree: Tree, model: str | None = None
+) -> Expansion:
+    """The operator, applied by a model or by the one whose turn it is, after a pause where providers fail."""
     errors = tree.provider_errors
     delay_s = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** (errors - 1)) if errors else 0.0
-    return Expansion(operator, ProposerKind.LLM, _next_model(job, tree), parents, delay_s)
+    return Expansion(operator, ProposerKind.LLM, model or _next_model(job, tree), parents, delay_s)
 
 
 def _next_model(job: JobView, tree: Tree) -> str:
     """Round robin from the job's seed on, past models that keep failing while another one answers."""
-    errors = {model: tree.model_errors(model) for model in job.models}
-    healthy = [model for model in job.models if errors[model] < 2] or list(job.models)
+    healthy = healthy_models(job, tree)
     asked = sum(node.proposer == ProposerKind.LLM for node in tree.nodes)
     return healthy[(job.seed + asked) % len(healthy)]
+
+
+def healthy_models(job: JobView, tree: Tree) -> list[str]:
+    """The models that answer; all of them where none does."""
+    return [model for model in job.models if tree.model_errors(model) < 2] or list(job.models)
 
 
 def wants_builtin_seed(job: JobView, tree: Tree) -> bool:

@@ -34,12 +34,32 @@ def hold(job: JobView, tree: Tree) -> StopReason | None:
     """The reason to start nothing new. The job ends with it once nothing is in flight."""
     if tree.spent >= job.budget.candidates:
         return StopReason.BUDGET_CANDIDATES
-    if job.models and job.budget.usd is not None and job.cost_usd >= job.budget.usd:
-        return StopReason.BUDGET_USD
+    spent = models_spent(job, tree)
+    if spent is not None:
+        return spent
     if job.stop.stagnation is not None and tree.since_improvement >= job.stop.stagnation:
         return StopReason.STAGNATED
     if tree.free_rejections >= MAX_FREE_REJECTIONS_PER_CANDIDATE * job.budget.candidates:
         return out_of_ideas(job, tree)
+    return None
+
+
+def models_spent(job: JobView, tree: Tree) -> StopReason | None:
+    """The cap on language models that is used up, or the key's.
+
+    Money and tokens are known when a call is over, so they can be overshot by the calls in flight and by no more. Calls
+    are counted when they start; a proposal that still waits for its worker is about to start one.
+    """
+    if job.key_over is not None:
+        return StopReason.BUDGET_KEY
+    if not job.models:
+        return None
+    if job.budget.usd is not None and job.cost_usd >= job.budget.usd:
+        return StopReason.BUDGET_USD
+    if job.budget.tokens is not None and job.llm_tokens >= job.budget.tokens:
+        return StopReason.BUDGET_TOKENS
+    if job.budget.calls is not None and job.llm_calls + tree.proposing_models >= job.budget.calls:
+        return StopReason.BUDGET_CALLS
     return None
 
 

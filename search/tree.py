@@ -60,6 +60,11 @@ class Tree:
         return sum(node.in_flight for node in self.nodes)
 
     @cached_property
+    def proposing_models(self) -> int:
+        """How many candidates language models are writing, or are about to."""
+        return sum(node.proposer == ProposerKind.LLM and node.state == State.PROPOSING for node in self.nodes)
+
+    @cached_property
     def spent(self) -> int:
         """How much of the candidate budget is taken, by what is in flight too."""
         return sum(not node.free for node in self.nodes)

@@ -73,6 +73,7 @@ class Failure(StrEnum):
     PROVIDER_ERROR = "provider_error"
     EXHAUSTED = "exhausted"
     DUPLICATE = "duplicate"
+    BUDGET = "budget"
 
 
 class StopReason(StrEnum):
@@ -83,6 +84,9 @@ class StopReason(StrEnum):
     BUDGET_USD = "budget_usd"
     BUDGET_WALL = "budget_wall"
     BUDGET_GPU = "budget_gpu"
+    BUDGET_CALLS = "budget_calls"
+    BUDGET_TOKENS = "budget_tokens"
+    BUDGET_KEY = "budget_key"
     STAGNATED = "stagnated"
     EXHAUSTED = "exhausted"
     CANCELLED = "cancelled"
@@ -103,7 +107,7 @@ class PolicyName(StrEnum):
 
 IN_FLIGHT = frozenset({State.PROPOSING, State.QUEUED, State.EVALUATING})
 
-FREE_FAILURES = frozenset({Failure.EXHAUSTED, Failure.DUPLICATE, Failure.PROVIDER_ERROR})
+FREE_FAILURES = frozenset({Failure.EXHAUSTED, Failure.DUPLICATE, Failure.PROVIDER_ERROR, Failure.BUDGET})
 """Rejections that give their place in the candidate budget back: nobody got a kernel to judge, through no fault of a
 proposal. Their number is bounded apart (`search.stopping.MAX_FREE_REJECTIONS_PER_CANDIDATE`)."""
 
@@ -124,6 +128,10 @@ class Budget:
     usd: Decimal | None = None
     wall_s: float | None = None
     gpu_s: float | None = None
+    calls: int | None = None
+    """Of language models, those that failed and those that diagnose among them; the retries inside one are one call."""
+    tokens: int | None = None
+    """Of prompts and answers together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +155,11 @@ class JobView:
     elapsed_s: float = 0.0
     cost_usd: Decimal = Decimal(0)
     gpu_s: float = 0.0
+    llm_calls: int = 0
+    """Calls that were started, whatever became of them."""
+    llm_tokens: int = 0
+    key_over: str | None = None
+    """Which cap of the job's API key is used up, by all its jobs together: `usd`, `tokens`, ...; None while none is."""
     cancel_requested: bool = False
     slots: int = 1
     """How many candidates may be in flight (proposing, queued or evaluating) at once."""

@@ -8,7 +8,7 @@ import structlog
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from db import candidates, certificates, events, jobs, ledger, workers
+from db import budgets, candidates, certificates, events, jobs, ledger, workers
 from db.candidates import NewCandidate, TreeRow
 from db.certificates import Step
 from db.finishing import end_search
@@ -68,13 +68,23 @@ def view(session: Session, job: Job) -> JobView:
     return JobView(
         id=job.id,
         target=Target(job.hardware, job.language),
-        budget=Budget(job.budget_candidates, job.budget_usd, job.budget_wall_s, job.budget_gpu_s),
+        budget=Budget(
+            candidates=job.budget_candidates,
+            usd=job.budget_usd,
+            wall_s=job.budget_wall_s,
+            gpu_s=job.budget_gpu_s,
+            calls=job.budget_calls,
+            tokens=job.budget_tokens,
+        ),
         stop=StopRules(job.target_speedup, job.stagnation),
         models=tuple(job.models),
         seed=job.seed,
         elapsed_s=float(elapsed_s or 0),
         cost_usd=job.cost_usd,
         gpu_s=job.gpu_s,
+        llm_calls=job.llm_calls,
+        llm_tokens=job.llm_tokens,
+        key_over=budgets.key_over(session, job.key_id),
         cancel_requested=job.cancel_requested,
         slots=slots(session, job.hardware),
         policy=job.search_policy,

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Final
 
 import structlog
 
-from db import candidates, llm_calls
+from db import candidates
+from db.budgets import BudgetSpent
 from db.candidates import Proposed
 from db.ledger import Claim
-from db.llm_calls import CallRecord
-from db.models import LlmCall as LlmCallRow
 from db.vocabulary import Failure, Operator, Proposer, target_queue
 from search.novelty import source_hash
-from search.proposing import LlmCall, Proposal
+from search.proposing import Proposal
 from search.tunables import read_space
 from search.tuning import propose_tuning
 from worker.briefing import Brief, read_brief
 from worker.builtin_process import BuiltinProcess
 from worker.heartbeat import Lease
+from worker.paying import find_paid, pay
 from worker.runtime import Runtime
 
 log = structlog.get_logger(__name__)
@@ -58,25 +57,26 @@ def _by_builtin(here: Runtime, claim: Claim, brief: Brief) -> Proposal:
 
 
 def _by_llm(here: Runtime, claim: Claim, brief: Brief) -> Proposal:
-    """Reuses the answer that an earlier attempt paid for. A call cannot be interrupted, so it is recorded even when its
-    work is lost: the money is spent."""
+    """Reuses the answer that an earlier attempt paid for; asks the judge model first, where the job has one."""
     # litellm takes two seconds and 160 MB: only the process that calls models pays for it.
     from search.llm import LlmProposer
+    from worker.diagnosing import advised
 
     proposer = LlmProposer()
-    with here.transaction() as session:
-        paid = llm_calls.find_finished(session, claim.candidate, CALL_KEY)
-        if paid is None:
-            call_id = llm_calls.start_call(session, claim.candidate, CALL_KEY, brief.request.model or "")
+    paid = find_paid(here, claim.candidate, CALL_KEY)
     if paid is not None:
-        log.info("llm.reused", call_id=paid.id)
-        return proposer.read(brief.request, _as_call(paid))
-    with _lease(here, claim, interrupt=_nothing) as lease:
-        call = proposer.call(brief.request)
-    with here.transaction() as session:
-        llm_calls.finish_call(session, call_id, _as_record(call))
+        log.info("llm.reused", key=CALL_KEY, model=paid.model)
+        return proposer.read(brief.request, paid)
+    model = brief.request.model or ""
+    try:
+        with _lease(here, claim, interrupt=_nothing) as lease:
+            request = advised(here, claim, proposer, brief.request)
+            lease.check()  # before the second call is paid for
+            call = pay(here, claim.candidate, CALL_KEY, model, lambda: proposer.call(request))
+    except BudgetSpent as spent:
+        return Proposal(failure=Failure.BUDGET, detail=str(spent))
     lease.check()
-    return proposer.read(brief.request, call)
+    return proposer.read(request, call)
 
 
 def _lease(here: Runtime, claim: Claim, interrupt: Callable[[], None]) -> Lease:
@@ -86,28 +86,6 @@ def _lease(here: Runtime, claim: Claim, interrupt: Callable[[], None]) -> Lease:
 
 def _nothing() -> None:
     """There is nothing to interrupt: a call in flight is paid for either way."""
-
-
-def _as_record(call: LlmCall) -> CallRecord:
-    return CallRecord(
-        model=call.model,
-        prompt=json.dumps([dict(message) for message in call.prompt]),
-        answer=call.answer,
-        tokens_in=call.tokens_in,
-        tokens_out=call.tokens_out,
-        cost_usd=call.cost_usd,
-        cost_source=call.cost_source,
-        latency_s=call.latency_s,
-        attempts=call.attempts,
-        prompt_version=call.prompt_version,
-        finish_reason=call.finish_reason,
-        error=call.error,
-    )
-
-
-def _as_call(row: LlmCallRow) -> LlmCall:
-    """As much of a stored call as reading its answer takes."""
-    return LlmCall(prompt=(), answer=row.answer, model=row.model, error=row.error, finish_reason=row.finish_reason)
 
 
 def _store(here: Runtime, claim: Claim, brief: Brief, proposal: Proposal) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final, ParamSpec
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from db import ledger, recovery, workers
+from db import ledger, recovery, requests, workers
 from db.ledger import Claim, Fenced
 from db.vocabulary import WorkKind, WorkState
 from worker import client, runtime
@@ -130,6 +130,15 @@ def certify_task(work_id: str) -> None:
     serve(work_id)
 
 
+@_task("kernelwright.draft")
+def draft_task(request_id: str) -> None:
+    """Write the reference for a request in plain words."""
+    # Needs litellm, which only the workers of the queue `llm` have.
+    from worker.drafting import draft
+
+    draft(runtime.current(), request_id)
+
+
 @_task("kernelwright.reap", time_limit=60, soft_time_limit=45)
 def reap_task() -> None:
     """Take back what dead workers held, wake what nothing else would, ring what was not heard."""
@@ -145,8 +154,10 @@ def reap(here: Runtime) -> recovery.Reaped:
         gone = workers.mark_gone(session, here.settings.worker_gone_s)
         woken = recovery.wake_idle_jobs(session)
         silent = ledger.to_ring(session)
+        drafts = requests.reap_requests(session)
     if reaped.requeued or reaped.dead or gone or woken:
         log.info("reaper.acted", requeued=reaped.requeued, dead=reaped.dead, workers_gone=len(gone), woken=len(woken))
     client.ring_all(ledger.take_doorbells(session))
     client.ring_missing(silent)
+    client.ring_all(drafts)
     return reaped

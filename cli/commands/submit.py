@@ -43,6 +43,10 @@ WallS = Annotated[
     float | None, typer.Option("--budget-wall-s", help="Seconds from start to end.", rich_help_panel=_BUDGET)
 ]
 GpuS = Annotated[float | None, typer.Option("--budget-gpu-s", help="Seconds of a GPU.", rich_help_panel=_BUDGET)]
+Calls = Annotated[int | None, typer.Option("--budget-calls", min=1, help="Calls of models.", rich_help_panel=_BUDGET)]
+Tokens = Annotated[
+    int | None, typer.Option("--budget-tokens", min=1, help="Tokens of all calls.", rich_help_panel=_BUDGET)
+]
 TargetSpeedup = Annotated[
     float | None, typer.Option("--target-speedup", help="Stop at this speedup.", rich_help_panel=_STOP)
 ]
@@ -66,6 +70,10 @@ Models = Annotated[
     list[str] | None,
     typer.Option("--model", help="A model in litellm's spelling; may be repeated. None: the built-in proposer."),
 ]
+DiagnosisModel = Annotated[
+    str | None,
+    typer.Option("--diagnosis-model", help="A model that says what is wrong before another repairs or refines."),
+]
 Labels = Annotated[list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="A label; may be repeated.")]
 Priority = Annotated[int | None, typer.Option("--priority", help="-100 to 100; higher goes first.")]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="The seed of the search.")]
@@ -85,6 +93,8 @@ def submit(
     budget_usd: Usd = None,
     budget_wall_s: WallS = None,
     budget_gpu_s: GpuS = None,
+    budget_calls: Calls = None,
+    budget_tokens: Tokens = None,
     target_speedup: TargetSpeedup = None,
     stagnation: Stagnation = None,
     policy: Policy = None,
@@ -92,6 +102,7 @@ def submit(
     admit: Admit = True,
     certify: Certify = True,
     model: Models = None,
+    diagnosis_model: DiagnosisModel = None,
     label: Labels = None,
     priority: Priority = None,
     seed: Seed = None,
@@ -105,12 +116,20 @@ def submit(
     body: dict[str, Any] = {"problem": problem_of(problem), "target": target_of(target, hardware, language)}
     usd = None if budget_usd is None else usd_of(budget_usd)
     optional = {
-        "budget": _given(candidates=budget_candidates, usd=usd, wall_s=budget_wall_s, gpu_s=budget_gpu_s),
+        "budget": _given(
+            candidates=budget_candidates,
+            usd=usd,
+            wall_s=budget_wall_s,
+            gpu_s=budget_gpu_s,
+            calls=budget_calls,
+            tokens=budget_tokens,
+        ),
         "stop": _given(target_speedup=target_speedup, stagnation=stagnation),
         "policy": _given(search=policy, own_kernel_share=own_kernel_share),
         "admit": None if admit else False,
         "certify": None if certify else False,
         "models": model,
+        "diagnosis_model": diagnosis_model,
         "labels": dict(key_value(pair) for pair in label or ()),
         "priority": priority,
         "seed": seed,
@@ -184,10 +203,11 @@ def _show_dry_run(answer: DryRun, *, as_json: bool) -> None:
     job, problem = answer["job"], answer["problem"]
     typer.echo(f"valid: {problem['name']}, {len(problem['workloads'])} workloads; nothing was submitted")
     typer.echo(show.fields({"target": f"{job['target']['hardware']}:{job['target']['language']}", **job["budget"]}))
+    typer.echo(f"estimate: {show.estimate(answer['estimate'])}")
     admission = answer["admission"]
     if admission is not None:
         typer.echo(f"examined before: {admission['verdict']}")
-    for warning in [*(admission["warnings"] if admission else ()), *answer["warnings"]]:
+    for warning in [*(admission["warnings"] if admission else ()), *answer["estimate"]["notes"], *answer["warnings"]]:
         show.note(f"warning: {warning}")
 
 

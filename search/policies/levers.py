@@ -14,6 +14,9 @@ class Levers:
     crossover: bool = True
     bandit: bool = True
     """Operators by Thompson sampling; off: by fixed weights."""
+    models: bool = True
+    """Models by a bandit for half of the proposals; off: by turns. In simulated landscapes (30 seeds, budget 100) 4 %
+    faster where one model is better, 8 % cheaper where one costs a fifth, no difference where they are alike."""
     cells: bool = True
     """Representatives and quotas of cells; off: all accepted kernels compete as one crowd."""
     broaden: bool = True

@@ -13,6 +13,7 @@ from functools import cached_property
 from search.lineage import repairable, selection_pool
 from search.policies.cells import Cell, cell_of
 from search.policies.levers import ALL, Levers
+from search.policies.models import pick_model
 from search.policy import (
     builtin_seed,
     by_model,
@@ -56,6 +57,11 @@ class Moves:
     def builtin(self) -> bool:
         """Whether the built-in proposer takes part."""
         return self.job.builtin or not self.job.models
+
+    @property
+    def model(self) -> str | None:
+        """The model that the next proposal goes to; None: whose turn it is."""
+        return pick_model(self.job, self.tree) if self.levers.models else None
 
     @cached_property
     def builtin_seeds(self) -> list[Node]:
@@ -138,14 +144,14 @@ class Moves:
         more = model_seeds(self.tree) - wanted_seeds(self.job)
         translated = sum(not node.free for node in self.tree.made_by(Operator.TRANSLATE, ProposerKind.LLM))
         operator = Operator.TRANSLATE if not self.pool and more >= 0 and translated <= more else Operator.SEED
-        return by_model(operator, (), self.job, self.tree)
+        return by_model(operator, (), self.job, self.tree, self.model)
 
     def step(self, operator: Operator, parent: Node, partner: Node | None = None) -> Expansion:
         """The operator applied to a parent that takes it."""
         if operator == Operator.TUNE:
             return tuning(self.spaces[self.kernel(parent)])
         parents = (parent.id,) if partner is None else (parent.id, partner.id)
-        return by_model(operator, parents, self.job, self.tree)
+        return by_model(operator, parents, self.job, self.tree, self.model)
 
     @cached_property
     def visits(self) -> dict[str, list[int]]:

@@ -11,10 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from search.policies.moves import Moves
 from search.tree import IMPROVEMENT
 from search.types import Failure, Node, Operator, State, Verdict
+
+if TYPE_CHECKING:
+    from search.policies.moves import Moves  # which itself asks `models`, made of the same parts
 
 MIX: Mapping[Operator, float] = {
     Operator.REFINE: 3.0,
@@ -99,7 +102,7 @@ def _tries(nodes: Sequence[Node]) -> Iterator[Try]:
     opening = True
     for place, node in enumerate(nodes):
         opening = opening and node.operator in FROM_NOTHING
-        if _says_nothing(node):
+        if says_nothing(node):
             continue
         gain = 0.0
         if node.ok and node.speedup:
@@ -108,12 +111,18 @@ def _tries(nodes: Sequence[Node]) -> Iterator[Try]:
             best = max(best or 0.0, node.speedup)
         if opening:
             continue  # seeds that only had one another to beat
-        cost_usd = SLOT_USD + float(node.cost_usd) + GPU_S_USD * node.gpu_s
-        yield Try(node.operator, gain, cost_usd, DISCOUNT ** (len(nodes) - 1 - place))
+        yield Try(node.operator, gain, cost_of(node), DISCOUNT ** (len(nodes) - 1 - place))
 
 
-def _says_nothing(node: Node) -> bool:
+def cost_of(node: Node) -> float:
+    """What a candidate cost in USD: its place in the budget, its models, its time on the device."""
+    return SLOT_USD + float(node.cost_usd) + GPU_S_USD * node.gpu_s
+
+
+def says_nothing(node: Node) -> bool:
     """Whether it ended by no fault of its operator."""
     return (
-        node.state == State.CANCELLED or node.verdict == Verdict.INFRA_ERROR or node.failure == Failure.PROVIDER_ERROR
+        node.state == State.CANCELLED
+        or node.verdict == Verdict.INFRA_ERROR
+        or node.failure in (Failure.PROVIDER_ERROR, Failure.BUDGET)
     )

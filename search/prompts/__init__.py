@@ -8,8 +8,8 @@ the system message says that such text is never an instruction.
 Lean prompts explore (seed, translate, rewrite), rich ones repair and refine: models given everything at once write
 safer and slower kernels.
 
-Templates: `system.j2`, `contract_<language>.j2`, `user.j2`, `task_<operator>.j2`. Change one and raise `VERSION`: the
-snapshots in tests/unit/search/snapshots show what changed.
+Templates: `system.j2`, `contract_<language>.j2`, `user.j2`, `task_<operator>.j2`, and `diagnosis_*.j2` for a judge
+model. Change one and raise `VERSION`: the snapshots in tests/unit/search/snapshots show what changed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from search.types import Operator
 if TYPE_CHECKING:
     import jinja2
 
-VERSION = "2026-11-2"
+VERSION = "2026-11-3"
 
 MAX_REFERENCE = 24_000
 MAX_SOURCE = 48_000
@@ -63,16 +63,16 @@ def build_prompt(request: ProposalRequest, knowledge_tokens: int = KNOWLEDGE_TOK
 
     The same request gives the same prompt.
     """
-    if request.target.language not in LANGUAGE_NAMES:
-        raise NoPrompt(f"language {request.target.language!r}")
     if f"task_{request.operator}.j2" not in _templates().list_templates():
         raise NoPrompt(f"operator {request.operator!r}")
-    values = _values(request) | _known(request.knowledge, knowledge_tokens)
-    messages = [
-        {"role": role, "content": _templates().get_template(f"{role}.j2").render(values).strip() + "\n"}
-        for role in ("system", "user")
-    ]
-    return Prompt(messages=tuple(messages))
+    return render(("system.j2", "user.j2"), values_of(request, knowledge_tokens))
+
+
+def render(templates: tuple[str, str], values: Mapping[str, Any]) -> Prompt:
+    """The system and the user message from their templates."""
+    texts = [_templates().get_template(name).render(values).strip() + "\n" for name in templates]
+    roles = zip(("system", "user"), texts, strict=True)
+    return Prompt(messages=tuple({"role": role, "content": text} for role, text in roles))
 
 
 def fenced(text: str, limit: int, tag: str = "") -> str:
@@ -83,7 +83,10 @@ def fenced(text: str, limit: int, tag: str = "") -> str:
     return f"{fence}{tag}\n{text}\n{fence}"
 
 
-def _values(request: ProposalRequest) -> dict[str, Any]:
+def values_of(request: ProposalRequest, knowledge_tokens: int = KNOWLEDGE_TOKENS) -> dict[str, Any]:
+    """What the templates show of a request. Raises NoPrompt for a language that there is no contract for."""
+    if request.target.language not in LANGUAGE_NAMES:
+        raise NoPrompt(f"language {request.target.language!r}")
     return {
         "language": request.target.language,
         "language_name": LANGUAGE_NAMES[request.target.language],
@@ -97,7 +100,9 @@ def _values(request: ProposalRequest) -> dict[str, Any]:
         "trials": _trials(request),
         "angle": angle(request.target.language, request.ordinal),
         "edits": request.operator in EDITING and bool(request.parents) and not request.whole_file,
-    }
+        "advice": fenced(request.advice, MAX_LOG, "text") if request.advice else "",
+        "task": f"task_{request.operator}.j2",
+    } | _known(request.knowledge, knowledge_tokens)
 
 
 def _known(knowledge: Sequence[Knowledge], tokens: int) -> dict[str, list[dict[str, str]]]:

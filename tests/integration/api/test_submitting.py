@@ -65,12 +65,13 @@ def test_a_job_is_stored_with_its_event_and_its_work_and_is_rung_for(
 
 def test_every_field_of_the_body_comes_back(client: Client) -> None:
     spec: dict[str, Any] = {
-        "budget": {"candidates": 7, "usd": "1.25", "wall_s": 60.0, "gpu_s": 30.5},
+        "budget": {"candidates": 7, "usd": "1.25", "wall_s": 60.0, "gpu_s": 30.5, "calls": 40, "tokens": 10**9},
         "stop": {"target_speedup": 2.0, "stagnation": 3},
         "policy": {"search": "islands", "own_kernel_share": 0.5},
         "admit": False,
         "certify": False,
         "models": ["openai/gpt-5"],
+        "diagnosis_model": "openai/gpt-5-mini",
         "labels": {"team": "x", "a/b": "ü"},
         "priority": 5,
         "seed": 2**62,
@@ -116,7 +117,8 @@ def test_a_key_stands_for_what_the_body_means(client: Client) -> None:
 
 def test_a_dry_run_says_what_would_be_and_stores_nothing(client: Client, sessions: sessionmaker[Session]) -> None:
     answer = client.dry_run(BODY | {"budget": {"usd": "2"}})
-    assert answer["job"]["budget"] == {"candidates": 20, "usd": "2.00", "wall_s": None, "gpu_s": None}
+    unset = {"wall_s": None, "gpu_s": None, "calls": None, "tokens": None}
+    assert answer["job"]["budget"] == {"candidates": 20, "usd": "2.00"} | unset
     assert answer["problem"]["name"] == "softmax"
     assert answer["job"]["problem"]["hash"] == answer["problem"]["hash"]
     assert answer["warnings"] == ["no worker serves the queue cpu now: the job would wait for one"]

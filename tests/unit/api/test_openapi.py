@@ -9,7 +9,16 @@ import pytest
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from api import candidate_schemas, event_schemas, examples, health, job_schemas, problem_schemas, worker_schemas
+from api import (
+    candidate_schemas,
+    event_schemas,
+    examples,
+    health,
+    job_schemas,
+    problem_schemas,
+    request_schemas,
+    worker_schemas,
+)
 from api.app import create_app
 from db.settings import Settings
 
@@ -37,9 +46,12 @@ def test_the_surface_is_this_and_no_other() -> None:
         "GET /v1/jobs/{job_id}/events",
         "GET /v1/problems",
         "GET /v1/problems/{name}",
+        "GET /v1/requests/{request_id}",
         "GET /v1/workers",
         "POST /v1/jobs",
         "POST /v1/jobs/{job_id}/cancel",
+        "POST /v1/requests",
+        "POST /v1/requests/{request_id}/confirm",
     ]
 
 
@@ -89,6 +101,7 @@ def references(node: Any) -> Iterator[str]:
         (job_schemas.JobPage, examples.JOB_PAGE),
         (job_schemas.DryRun, examples.DRY_RUN),
         (job_schemas.Cancelled, examples.CANCELLED),
+        (request_schemas.PlainRequest, examples.REQUEST),
         (candidate_schemas.Candidate, examples.CANDIDATE),
         (candidate_schemas.CandidateDetail, examples.CANDIDATE_DETAIL),
         (candidate_schemas.CandidatePage, examples.CANDIDATE_PAGE),

@@ -30,7 +30,8 @@ def test_a_good_body_passes(body: dict[str, Any]) -> None:
 
 def test_defaults_bound_the_search_by_candidates_only() -> None:
     body = JobBody.model_validate(MINIMAL)
-    assert body.budget.model_dump() == {"candidates": 20, "usd": None, "wall_s": None, "gpu_s": None}
+    unset = {"usd": None, "wall_s": None, "gpu_s": None, "calls": None, "tokens": None}
+    assert body.budget.model_dump() == {"candidates": 20} | unset
     assert (body.models, body.labels, body.priority, body.seed) == ([], {}, 0, 0)
 
 
@@ -45,6 +46,8 @@ def test_defaults_bound_the_search_by_candidates_only() -> None:
         ({"budget": {"usd": "NaN"}}, "#/budget/usd", "from 0 to"),
         ({"budget": {"usd": "0.0000001"}}, "#/budget/usd", "six decimals"),
         ({"budget": {"usd": "1e999999"}}, "#/budget/usd", "from 0 to"),
+        ({"budget": {"calls": 0}}, "#/budget/calls", "greater than or equal to 1"),
+        ({"budget": {"tokens": 0}}, "#/budget/tokens", "greater than or equal to 1"),
         ({"budget": {"candidates": 0}}, "#/budget/candidates", "greater than or equal to 1"),
         ({"budget": {"wall_s": float("inf")}}, "#/budget/wall_s", ""),
         ({"budget": {"wall_s": float("nan")}}, "#/budget/wall_s", ""),

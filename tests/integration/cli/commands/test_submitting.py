@@ -56,6 +56,9 @@ def test_an_own_file_with_every_option_is_stored_as_said(
         "--budget-usd": "2.50",
         "--budget-wall-s": "600",
         "--budget-gpu-s": "30.5",
+        "--budget-calls": "40",
+        "--budget-tokens": "900000",
+        "--diagnosis-model": "openai/judge",
         "--target-speedup": "2",
         "--stagnation": "5",
         "--policy": "archive",
@@ -73,7 +76,9 @@ def test_an_own_file_with_every_option_is_stored_as_said(
     assert stored == printed
     assert stored["problem"]["name"] == "scaled_relu"
     assert stored["target"] == {"hardware": "nvidia-h100", "language": "triton"}
-    assert stored["budget"] == {"candidates": 7, "usd": "2.50", "wall_s": 600.0, "gpu_s": 30.5}
+    money = {"usd": "2.50", "calls": 40, "tokens": 900_000}
+    assert stored["budget"] == {"candidates": 7, "wall_s": 600.0, "gpu_s": 30.5} | money
+    assert stored["diagnosis_model"] == "openai/judge"
     assert stored["stop"] == {"target_speedup": 2.0, "stagnation": 5}
     assert stored["policy"] == {"search": "archive", "own_kernel_share": 0.0}
     assert (stored["admit"], stored["certify"]) == (False, False)
@@ -97,6 +102,7 @@ def test_a_dry_run_says_what_would_be_and_stores_nothing(
     assert plain.returncode == as_json.returncode == 0
     assert "valid: scaled_relu" in plain.stdout
     assert "candidates=20" in plain.stdout
+    assert "estimate: no model calls" in plain.stdout
     assert json.loads(as_json.stdout)["valid"] is True
     assert client.jobs()["data"] == []
 

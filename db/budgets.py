@@ -1,0 +1,118 @@
+"""Hard caps where money is spent: what a key's jobs used together, and whether one more call may start.
+
+The search holds a job back when a cap is used up (`search.stopping`), from what it reads here. That is not enough: what
+it planned before may still wait for a worker. So every call asks once more, under the locks, before it is paid for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from db.account_models import ApiKey, PlainRequest
+from db.models import Candidate, Job
+from db.vocabulary import CandidateState, Failure
+
+CAPS: Final = ("usd", "tokens", "calls", "gpu_s", "wall_s", "candidates")
+"""The names of a key's caps; `budget_<name>` is the column."""
+
+FREE_FAILURES: Final = (Failure.EXHAUSTED, Failure.DUPLICATE, Failure.PROVIDER_ERROR, Failure.BUDGET)
+"""Rejections that take no place in a budget of candidates: as in `search.types`, which a test compares."""
+
+
+class BudgetSpent(Exception):
+    """A cap is used up: raise it, or submit the job anew with a larger one. The message names it."""
+
+    def __init__(self, cap: str, of_key: bool = False) -> None:
+        self.cap = cap
+        self.of_key = of_key
+        super().__init__(f"the cap on {cap} of the {'API key' if of_key else 'job'} is used up")
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What the jobs and requests of one key used so far, those that still run included."""
+
+    usd: Decimal
+    tokens: int
+    calls: int
+    gpu_s: float
+    wall_s: float
+    candidates: int
+
+
+def key_spent(session: Session, key_id: str) -> Spent:
+    """What a key's jobs and requests used. Two queries over its jobs, one over its requests."""
+    ran_s = func.extract("epoch", func.coalesce(Job.finished_at, func.now()) - Job.started_at)
+    sums = [func.sum(column) for column in (Job.cost_usd, Job.llm_tokens, Job.llm_calls, Job.gpu_s, ran_s)]
+    usd, tokens, calls, gpu_s, wall_s = session.execute(select(*sums).where(Job.key_id == key_id)).one()
+    written = session.execute(
+        select(
+            func.sum(PlainRequest.cost_usd),
+            func.sum(func.coalesce(PlainRequest.tokens_in, 0) + func.coalesce(PlainRequest.tokens_out, 0)),
+            func.sum(PlainRequest.calls),
+        ).where(PlainRequest.key_id == key_id)
+    ).one()
+    return Spent(
+        usd=(usd or Decimal(0)) + (written[0] or Decimal(0)),
+        tokens=int(tokens or 0) + int(written[1] or 0),
+        calls=int(calls or 0) + int(written[2] or 0),
+        gpu_s=float(gpu_s or 0),
+        wall_s=float(wall_s or 0),
+        candidates=_candidates(session, key_id),
+    )
+
+
+def key_over(session: Session, key_id: str | None) -> str | None:
+    """Which of the key's caps is used up, the first in the order of `CAPS`; None while none is."""
+    key = session.get(ApiKey, key_id, populate_existing=True) if key_id is not None else None
+    caps = {name: getattr(key, f"budget_{name}") for name in CAPS} if key is not None else {}
+    if key is None or all(cap is None for cap in caps.values()):
+        return None
+    spent = key_spent(session, key.id)
+    return next((name for name, cap in caps.items() if cap is not None and getattr(spent, name) >= cap), None)
+
+
+def check_key(session: Session, key_id: str | None) -> None:
+    """Before a call, a job or a request of this key. Locks the key until the transaction ends. Raises BudgetSpent.
+
+    Lock order: the job, then its key.
+    """
+    if key_id is None:
+        return
+    session.execute(select(ApiKey.id).where(ApiKey.id == key_id).with_for_update(key_share=True))
+    over = key_over(session, key_id)
+    if over is not None:
+        raise BudgetSpent(over, of_key=True)
+
+
+def check_call(session: Session, job: Job, *, keep: int = 0) -> None:
+    """Before a call of this job, whose lock the caller holds. `keep`: so many calls must be left after this one.
+
+    Raises BudgetSpent.
+    """
+    caps: dict[str, bool] = {
+        "usd": job.budget_usd is not None and job.cost_usd >= job.budget_usd,
+        "tokens": job.budget_tokens is not None and job.llm_tokens >= job.budget_tokens,
+        "calls": job.budget_calls is not None and job.llm_calls + keep >= job.budget_calls,
+    }
+    for name, over in caps.items():
+        if over:
+            raise BudgetSpent(name)
+    check_key(session, job.key_id)
+
+
+def _candidates(session: Session, key_id: str) -> int:
+    """Those that took a place in a budget: judged, rejected for their own fault, or in flight."""
+    free = (Candidate.state == CandidateState.REJECTED.value) & Candidate.failure.in_([str(f) for f in FREE_FAILURES])
+    query = (
+        select(func.count())
+        .select_from(Candidate)
+        .join(Job, Job.id == Candidate.job_id)
+        .where(Job.key_id == key_id, Candidate.state != CandidateState.CANCELLED.value, ~func.coalesce(free, False))
+    )
+    return session.scalar(query) or 0

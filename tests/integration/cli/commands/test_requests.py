@@ -1,0 +1,66 @@
+"""`kernelwright request`, `confirm` and `keys` as a person runs them, against a real API with its real Postgres."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from cli import main
+from cli.client import Client
+from cli.keys import KeyTaken, NoKey
+from db.settings import Settings, get_settings
+from tests.integration.cli.commands.conftest import BODY, Kernelwright
+
+
+def test_words_are_shown_as_a_proposal_and_confirmed_by_its_id(kernelwright: Kernelwright, client: Client) -> None:
+    asked = kernelwright("request", "row-wise softmax in fp16, in C++ on my CPU", "--budget-candidates", "3")
+    assert asked.returncode == 0, asked.stderr
+    request_id = asked.stdout.strip()
+    assert "class Model(nn.Module)" in asked.stderr
+    assert "softmax_fp16 on cpu:cpp, by the matcher" in asked.stderr
+    assert "also near: attention_causal" in asked.stderr
+    assert client.jobs()["data"] == []
+
+    preview = kernelwright("confirm", request_id, "--dry-run")
+    assert preview.stdout.startswith("estimate: "), preview.stderr
+    confirmed = kernelwright("confirm", request_id)
+    job = client.job(confirmed.stdout.strip())
+    assert (job["problem"]["name"], job["budget"]["candidates"]) == ("softmax_fp16", 3)
+
+
+def test_what_is_like_nothing_is_one_line(kernelwright: Kernelwright) -> None:
+    done = kernelwright("request", "a poem", "--yes")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("kernelwright: #/request: no bundled problem is like it")
+
+
+@pytest.fixture
+def keys(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Result]]:
+    """`kernelwright keys` in this process: it speaks to the database itself, and a process for each call is dear."""
+    monkeypatch.setenv("KERNELWRIGHT_DATABASE_URL", settings.sqlalchemy_url)
+    get_settings.cache_clear()
+    yield lambda *arguments: CliRunner().invoke(main.app, ["keys", *arguments])
+    get_settings.cache_clear()
+
+
+def test_a_key_is_made_once_counts_its_jobs_and_takes_other_caps(
+    keys: Callable[..., Result], url: str, client: Client
+) -> None:
+    token = keys("ranking", "--create", "--usd", "50").stdout.splitlines()[0]
+    assert token.startswith("kw_live_")
+    assert isinstance(keys("ranking", "--create").exception, KeyTaken)
+    assert isinstance(keys("nobody", "--usd", "1").exception, NoKey)
+    with Client(url, token) as team:
+        job = team.submit(BODY)
+    assert (job["key_id"] or "").startswith("key_")
+    assert client.submit(BODY)["key_id"] is None
+    assert keys("ranking", "--calls", "7").exit_code == 0
+    key = json.loads(keys("--json").stdout)
+    assert (key["id"], key["name"]) == (job["key_id"], "ranking")
+    assert (key["caps"]["usd"], key["caps"]["calls"], key["caps"]["gpu_s"]) == ("50.000000", 7, None)
+    assert key["used"] == {"usd": "0", "tokens": 0, "calls": 0, "gpu_s": 0.0, "wall_s": 0.0, "candidates": 0}
+    assert "0 of 7" in keys().stdout
