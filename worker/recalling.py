@@ -1,0 +1,60 @@
+"""What a proposal is told beyond its task: looked up once, written down, and told again to whoever repeats it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import structlog
+from sqlalchemy.orm import Session
+
+from db.knowledge import NewUse, Shelf, store_uses, uses_of
+from db.knowledge_models import KnowledgeUse
+from db.models import Candidate, Job
+from db.vocabulary import ItemKind
+from search.knowledge.recall import Recalled, question_of, recall
+from search.proposing import Knowledge, ProposalRequest
+
+log = structlog.get_logger(__name__)
+
+
+def knowledge_for(
+    session: Session, job: Job, candidate: Candidate, request: ProposalRequest, bound: str = ""
+) -> tuple[Knowledge, ...]:
+    """What the candidate's prompt is to say is known; empty where the dice keep it without.
+
+    The first attempt decides. A second one reads what the first wrote, so that the prompt of a call that was paid for
+    can be made again though the knowledge base has changed since.
+    """
+    if candidate.retrieval is None:
+        question = question_of(
+            request, problem_hash=job.problem_hash, key=f"{job.problem_hash} {job.seed}", bound=bound
+        )
+        found = recall(question, Shelf(session))
+        store_uses(session, candidate.id, retrieval=found.retrieval, uses=_rows(found))
+        log.info("knowledge.recalled", retrieval=found.retrieval, items=len(found.uses), shown=len(found.knowledge))
+    return shown(uses_of(session, candidate.id))
+
+
+def shown(uses: Sequence[KnowledgeUse]) -> tuple[Knowledge, ...]:
+    """The items that were shown, as a prompt takes them: facts are ours, all else is data from outside."""
+    return tuple(
+        Knowledge(id=use.item_id, title=use.title, text=use.text, ours=use.kind == ItemKind.FACT)
+        for use in uses
+        if use.shown
+    )
+
+
+def _rows(found: Recalled) -> list[NewUse]:
+    return [
+        NewUse(
+            item_id=use.item_id,
+            kind=use.kind,
+            rank=use.rank,
+            score=use.score,
+            shown=use.shown,
+            title=use.known.title,
+            text=use.known.text,
+            parts=use.parts,
+        )
+        for use in found.uses
+    ]
