@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 from sqlalchemy import bindparam, select, update
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.orm import Session
-from sqlalchemy.types import Text
+from sqlalchemy.types import Boolean, Text
 
 from db.knowledge_models import KnowledgeRetirement, KnowledgeUse
 from db.models import Candidate
@@ -34,7 +34,9 @@ MAX_RARE_TERMS: Final = 8
 _TEXTS: Final = ARRAY(Text())
 _HOLDERS: Final = SQL["holders"].bindparams(bindparam("terms", type_=_TEXTS))
 _STORED_TEXTS: Final = SQL["texts"].bindparams(bindparam("ids", type_=_TEXTS))
-_NARROW_LESSONS: Final = SQL["narrow_lessons"].bindparams(bindparam("op_families", type_=_TEXTS))
+_NARROW_LESSONS: Final = SQL["narrow_lessons"].bindparams(
+    bindparam("op_families", type_=_TEXTS), bindparam("any_family", type_=Boolean())
+)
 
 
 class Asked(Protocol):
@@ -130,9 +132,10 @@ class Shelf:
         return self._session.execute(SQL["narrow_kernels"], parameters).mappings().all()
 
     def _lessons(self, asked: Asked) -> Sequence[Mapping[Any, Any]]:
-        families = ["", asked.op_family] if asked.op_family else [""]
         parameters = _parameters(asked) | {
-            "op_families": families,
+            # Without a family its words must tell which lessons are about the question: all are ranked by them.
+            "any_family": asked.op_family is None,
+            "op_families": ["", asked.op_family or ""],
             "error": asked.error or "",
             "error_message": asked.error_message,
         }

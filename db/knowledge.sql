@@ -43,7 +43,7 @@ WITH fitting AS (
     UNION
     (SELECT id FROM lessons
      WHERE state = 'confirmed' AND language = :language AND hardware_kin = :hardware_kin
-       AND op_family = ANY(:op_families)
+       AND (:any_family OR op_family = ANY(:op_families))
      ORDER BY supporting DESC, id
      LIMIT 150)
 )

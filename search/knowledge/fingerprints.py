@@ -26,7 +26,7 @@ _API = re.compile(r"^(?:_mm|__|tl\.|tl_|triton|torch|at::|c10::|std::|cuda|cu[A-
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _PLACE = re.compile(
-    r"^(?:In file included from )?\S*?[\w.-]+\.(?:py|cpp|cc|cu|cuh|h|hpp|ptx)[:(]\d+[:,)]?(?:\d+:?)?\s*"
+    r"^(?:In file included from )?\S*?[\w.-]+\.(?:py|cpp|cc|cuh?|h|hpp|ptx)[:(]\d+[:,)]{0,2}(?:\d+:?)?\s*"
 )
 _PATH = re.compile(r"(?:(?<=\s)|^|(?<=['\"(]))/[\w./+-]+")
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+\b")
