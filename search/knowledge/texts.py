@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 from search.knowledge.effects import Effect
 from search.knowledge.standing import LessonKind, LessonState, Standing
@@ -90,6 +91,7 @@ def searchable(text: str) -> str:
     return " ".join(list(dict.fromkeys(terms(text)))[:MAX_TERMS])
 
 
+@lru_cache(maxsize=64)
 def query_terms(title: str, text: str) -> tuple[str, ...]:
     """The words that a query looks for, of a reference without its spec, in which the op family may stand."""
     return tuple(searchable(f"{title} {_computation(text)}").split())
