@@ -3,7 +3,7 @@
     ApiError                       status, title and type are the class's; its docstring is the default detail
     ├── BrokenJson        400      the body is no JSON
     ├── NotFound          404      nothing at this address
-    │   ├── UnknownJob  UnknownCandidate  UnknownProblem
+    │   ├── UnknownJob  UnknownCandidate  UnknownProblem  UnknownLesson
     │   └── NoBestYet  NoCertificate  NoSource  NoLog
     ├── WrongMethod       405
     ├── BodyTooLarge      413
@@ -126,6 +126,13 @@ class UnknownProblem(NotFound):
 
     title = "Unknown problem"
     slug = "unknown-problem"
+
+
+class UnknownLesson(NotFound):
+    """There is no lesson with this id. GET /v1/knowledge/lessons lists them."""
+
+    title = "Unknown lesson"
+    slug = "unknown-lesson"
 
 
 class NoBestYet(NotFound):

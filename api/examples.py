@@ -196,5 +196,5 @@ WORKER: dict[str, Any] = {
     "heartbeat_at": "2026-11-21T13:04:40Z",
 }
 
-READY: dict[str, Any] = {"ready": True, "migration": "0003"}
+READY: dict[str, Any] = {"ready": True, "migration": "0004"}
 HEALTH: dict[str, Any] = {"status": "ok", "version": "0.1.0"}

@@ -15,6 +15,7 @@ TAGS = [
     {"name": "jobs", "description": "Submit a search, follow it, take its best kernel."},
     {"name": "candidates", "description": "What was tried and what the judge found."},
     {"name": "problems", "description": "The bundled operations."},
+    {"name": "knowledge", "description": "What earlier searches taught, and what knowing it is worth."},
     {"name": "workers", "description": "Who does the work, on what."},
     {"name": "health", "description": "For load balancers and orchestrators."},
 ]

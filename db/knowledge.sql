@@ -62,6 +62,12 @@ SELECT id, title, story AS text FROM kernels WHERE id = ANY(:ids)
 UNION ALL
 SELECT id, title, text FROM lessons WHERE id = ANY(:ids)
 
+-- name: titles
+-- As they were when they last came up.
+SELECT DISTINCT ON (item_id) item_id, kind, title FROM knowledge_uses
+WHERE item_id = ANY(:items)
+ORDER BY item_id, candidate_id DESC
+
 -- name: origin_of
 -- The first of the chain of reruns that a job belongs to.
 WITH RECURSIVE chain AS (

@@ -22,6 +22,8 @@ _ARMS: Final = SQL["arms"].bindparams(
     bindparam("overall", type_=Boolean()),
 )
 
+_TITLES: Final = SQL["titles"].bindparams(bindparam("items", type_=ARRAY(Text())))
+
 
 @dataclass(frozen=True, slots=True)
 class ArmRow:
@@ -76,13 +78,7 @@ def items_of_job(session: Session, job_id: str) -> list[str]:
 
 def titles_of(session: Session, items: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Kind and title of items, as they were when they last came up."""
-    query = (
-        select(KnowledgeUse.item_id, KnowledgeUse.kind, KnowledgeUse.title)
-        .where(KnowledgeUse.item_id.in_(items))
-        .distinct(KnowledgeUse.item_id)
-        .order_by(KnowledgeUse.item_id, KnowledgeUse.candidate_id.desc())
-    )
-    return {item_id: (kind, title) for item_id, kind, title in session.execute(query)}
+    return {row.item_id: (row.kind, row.title) for row in session.execute(_TITLES, {"items": list(items)})}
 
 
 def retire(session: Session, item_id: str, reason: str, lift: Mapping[str, Any]) -> None:

@@ -23,7 +23,7 @@ from search.knowledge.effects import Effect
 from search.knowledge.embedding import HashingEmbedder
 from search.knowledge.standing import Evidence, Standing, standing_of
 from search.knowledge.texts import excerpt, kernel_document, lesson_document
-from search.knowledge.uplift import Arm, Sample, harmful, lift
+from search.knowledge.uplift import arm_of, harmful, lift
 from search.tunables import read_space
 from worker.runtime import Runtime
 
@@ -58,16 +58,6 @@ def retire_harmful(session: Session, items: list[str]) -> list[str]:
             log.warning("knowledge.retired", item=item_id, reason=reason)
             retired.append(item_id)
     return retired
-
-
-def arm_of(row: uplift.ArmRow) -> Arm:
-    """Counts and moments as the search takes them."""
-    return Arm(
-        proposals=row.proposals,
-        correct=row.correct,
-        gained=Sample(row.gained_n, row.gained_mean, row.gained_variance),
-        cost_usd=Sample(row.cost_n, row.cost_mean, row.cost_variance),
-    )
 
 
 def _attempt(judged: Judged) -> Attempt:

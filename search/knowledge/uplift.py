@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Protocol
 
 SHOWN_95 = 0.95
 RETIRE_AT = 0.99
@@ -37,6 +38,37 @@ class Arm:
     gained: Sample = Sample()
     cost_usd: Sample = Sample()
     """Of those whose price is known."""
+
+
+class Moments(Protocol):
+    """An arm as SQL counts it: see `db.uplift.ArmRow`."""
+
+    @property
+    def proposals(self) -> int: ...
+    @property
+    def correct(self) -> int: ...
+    @property
+    def gained_n(self) -> int: ...
+    @property
+    def gained_mean(self) -> float: ...
+    @property
+    def gained_variance(self) -> float: ...
+    @property
+    def cost_n(self) -> int: ...
+    @property
+    def cost_mean(self) -> float: ...
+    @property
+    def cost_variance(self) -> float: ...
+
+
+def arm_of(counted: Moments) -> Arm:
+    """An arm from its counts and moments."""
+    return Arm(
+        proposals=counted.proposals,
+        correct=counted.correct,
+        gained=Sample(counted.gained_n, counted.gained_mean, counted.gained_variance),
+        cost_usd=Sample(counted.cost_n, counted.cost_mean, counted.cost_variance),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,17 @@ import pytest
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from api import candidate_schemas, event_schemas, examples, health, job_schemas, problem_schemas, worker_schemas
+from api import (
+    candidate_schemas,
+    event_schemas,
+    examples,
+    health,
+    job_schemas,
+    knowledge_examples,
+    knowledge_schemas,
+    problem_schemas,
+    worker_schemas,
+)
 from api.app import create_app
 from db.settings import Settings
 
@@ -27,6 +37,7 @@ def test_the_surface_is_this_and_no_other() -> None:
         "GET /healthz",
         "GET /readyz",
         "GET /v1/candidates/{candidate_id}",
+        "GET /v1/candidates/{candidate_id}/knowledge",
         "GET /v1/candidates/{candidate_id}/log",
         "GET /v1/candidates/{candidate_id}/source",
         "GET /v1/jobs",
@@ -35,6 +46,10 @@ def test_the_surface_is_this_and_no_other() -> None:
         "GET /v1/jobs/{job_id}/candidates",
         "GET /v1/jobs/{job_id}/certificate",
         "GET /v1/jobs/{job_id}/events",
+        "GET /v1/knowledge",
+        "GET /v1/knowledge/lessons",
+        "GET /v1/knowledge/lessons/{lesson_id}",
+        "GET /v1/knowledge/uplift",
         "GET /v1/problems",
         "GET /v1/problems/{name}",
         "GET /v1/workers",
@@ -95,6 +110,11 @@ def references(node: Any) -> Iterator[str]:
         (event_schemas.EventPage, examples.EVENT_PAGE),
         (problem_schemas.ProblemSource, examples.PROBLEM_SOURCE),
         (worker_schemas.Worker, examples.WORKER),
+        (knowledge_schemas.FoundItems, knowledge_examples.FOUND),
+        (knowledge_schemas.LessonPage, knowledge_examples.LESSON_PAGE),
+        (knowledge_schemas.LessonDetail, knowledge_examples.LESSON_DETAIL),
+        (knowledge_schemas.Uplift, knowledge_examples.UPLIFT),
+        (knowledge_schemas.Recalled, knowledge_examples.RECALLED),
         (health.Health, examples.HEALTH),
         (health.Ready, examples.READY),
     ],
