@@ -31,9 +31,13 @@ MAX_RARE_HOLDERS: Final = 1_000
 
 MAX_RARE_TERMS: Final = 8
 
+MAX_HINTS: Final = 3
+"""Configurations of other kernels that a tuner is told: each costs a candidate to try."""
+
 _TEXTS: Final = ARRAY(Text())
 _HOLDERS: Final = SQL["holders"].bindparams(bindparam("terms", type_=_TEXTS))
 _STORED_TEXTS: Final = SQL["texts"].bindparams(bindparam("ids", type_=_TEXTS))
+_WINNING_PARAMS: Final = SQL["winning_params"].bindparams(bindparam("names", type_=_TEXTS))
 _NARROW_LESSONS: Final = SQL["narrow_lessons"].bindparams(
     bindparam("op_families", type_=_TEXTS), bindparam("any_family", type_=Boolean())
 )
@@ -119,6 +123,14 @@ class Shelf:
     def retired(self) -> frozenset[str]:
         """The ids of items that are shown to nobody."""
         return frozenset(self._session.scalars(select(KnowledgeRetirement.item_id)))
+
+    def winning_params(
+        self, language: str, hardware_kin: str, op_family: str, names: Sequence[str]
+    ) -> Sequence[tuple[str, str, Mapping[str, Any]]]:
+        """Id, title and values of kernels of the family that declare tunables of these names, the fastest first."""
+        place = {"language": language, "hardware_kin": hardware_kin, "op_family": op_family}
+        parameters = {**place, "names": list(names), "count": len(names), "most": MAX_HINTS}
+        return [(row.id, row.title, row.params) for row in self._session.execute(_WINNING_PARAMS, parameters)]
 
     def _kernels(self, asked: Asked) -> Sequence[Mapping[Any, Any]]:
         holders = self.holders(asked.terms)

@@ -67,6 +67,8 @@ class ProposalRequest:
     model: str | None = None
     whole_file: bool = False
     """Ask for a whole file where an edit is usual (after an edit that did not apply)."""
+    hints: tuple[Params, ...] = ()
+    """For `tune`: configurations with which kernels of the same op family won elsewhere, the best first."""
     knowledge: tuple[Knowledge, ...] = ()
     """What was retrieved for it, best first; empty where proposals are made without, to measure what it is worth."""
 

@@ -18,7 +18,7 @@ from problems.catalog import outline
 from search.knowledge.distil import bound_of
 from search.proposing import Parent, ProposalRequest, Trial
 from search.types import Target
-from worker.recalling import knowledge_for
+from worker.recalling import hints_for, knowledge_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,8 @@ def read_brief(session: Session, claim: Claim) -> Brief:
         request = replace(
             request, knowledge=knowledge_for(session, job, candidate, request, _bound(session, candidate))
         )
+    elif candidate.operator == Operator.TUNE:
+        request = replace(request, hints=hints_for(session, job, candidate, request))
     index = _builtin_index(session, job, candidate)
     return Brief(candidate.proposer, job.hardware, job.language, index, request)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import structlog
 from sqlalchemy.orm import Session
@@ -11,8 +13,12 @@ from db.knowledge import NewUse, Shelf, store_uses, uses_of
 from db.knowledge_models import KnowledgeUse
 from db.models import Candidate, Job
 from db.vocabulary import ItemKind
+from search.hardware import kin
+from search.knowledge.holdout import retrieval_on
 from search.knowledge.recall import Recalled, question_of, recall
 from search.proposing import Knowledge, ProposalRequest
+from search.tunables import read_space
+from search.types import Params
 
 log = structlog.get_logger(__name__)
 
@@ -33,6 +39,25 @@ def knowledge_for(
         store_uses(session, candidate.id, retrieval=found.retrieval, uses=_rows(found))
         log.info("knowledge.recalled", retrieval=found.retrieval, items=len(found.uses), shown=len(found.knowledge))
     return shown(uses_of(session, candidate.id))
+
+
+def hints_for(session: Session, job: Job, candidate: Candidate, request: ProposalRequest) -> tuple[Params, ...]:
+    """Configurations with which kernels of the same family won, for the tuner; none where the dice keep it without."""
+    space = read_space(request.parents[0].source) if request.parents else None
+    if space is None or request.op_family in (None, "other"):
+        return ()
+    place = (job.language, kin(job.hardware), str(request.op_family))
+    found = Shelf(session).winning_params(*place, sorted(space.values))
+    if found and candidate.retrieval is None:
+        on = retrieval_on(f"{job.problem_hash} {job.seed}", candidate.ordinal)
+        uses = [_hint(rank, item_id, title, params, on) for rank, (item_id, title, params) in enumerate(found, start=1)]
+        store_uses(session, candidate.id, retrieval=on, uses=uses)
+    used = [use for use in uses_of(session, candidate.id) if use.shown]
+    return tuple(json.loads(use.text) for use in used)
+
+
+def _hint(rank: int, item_id: str, title: str, params: Mapping[str, Any], on: bool) -> NewUse:
+    return NewUse(item_id, ItemKind.KERNEL, rank, 0.0, on, title, json.dumps(dict(params)), {"structured": rank})
 
 
 def shown(uses: Sequence[KnowledgeUse]) -> tuple[Knowledge, ...]:

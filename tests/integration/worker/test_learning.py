@@ -15,6 +15,7 @@ from db.vocabulary import StopReason, WorkKind, WorkState
 from search.knowledge.holdout import retrieval_on
 from search.prompts import build_prompt
 from tests.support.ledger import (
+    PROBLEM,
     claim_kind,
     evaluate,
     event_types,
@@ -320,6 +321,34 @@ def test_kernels_that_are_not_certified_or_for_others_are_not_told(here: Runtime
     (candidate_id,) = asked(here, job)
     brief(here, candidate_id)
     assert "kernel" not in {use.kind for use in uses(here, candidate_id)}
+
+
+SOFTMAX = 'SPEC = {"op_family": "softmax", "workloads": [{"name": "w"}]}\n' + PROBLEM
+
+
+def test_the_tuner_begins_with_what_won_for_a_sibling(here: Runtime) -> None:
+    sibling, _ = searched(here, 1.5, 0, problem_source=SOFTMAX)
+    certify(here, sibling)
+    learn_from(here, sibling)
+    job, (parent, _) = searched(here, 1.1, 1, problem_source=SOFTMAX)
+    ids = make_candidates(here.sessions, job, 5, operator="tune", parents=(parent,))
+    briefs = [brief(here, candidate_id) for candidate_id in ids]
+    on = [retrieval_on(f"{job.problem_hash} {job.seed}", ordinal) for ordinal in range(3, 8)]
+    assert 3 <= sum(on) <= 5
+    assert [made.request.hints for made in briefs] == [({"BLOCK": 128},) if told else () for told in on]
+    assert [candidate(here, candidate_id).retrieval for candidate_id in ids] == on
+
+
+def test_a_hint_for_other_tunables_is_none(here: Runtime) -> None:
+    sibling, _ = searched(here, 1.5, 0, problem_source=SOFTMAX)
+    certify(here, sibling)
+    learn_from(here, sibling)
+    with here.sessions.begin() as session:
+        session.execute(text("""UPDATE kernels SET params = '{"BLOCK": 128, "MORE": 1}'"""))
+    job, (parent, _) = searched(here, 1.1, 1, problem_source=SOFTMAX)
+    (tune,) = make_candidates(here.sessions, job, operator="tune", parents=(parent,))
+    assert brief(here, tune).request.hints == ()
+    assert candidate(here, tune).retrieval is None
 
 
 # --- uplift -----------------------------------------------------------------------------------------------------------
