@@ -28,7 +28,7 @@ from db.models import Candidate
 from db.paging import InvalidCursor
 from db.vocabulary import Language
 from problems.catalog import bundled
-from search.knowledge.recall import Question
+from search.knowledge.asking import Question
 from search.types import Operator
 
 router = APIRouter(tags=["knowledge"], dependencies=[Depends(known_parameters)])

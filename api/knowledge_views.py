@@ -13,7 +13,9 @@ from db import uplift
 from db.knowledge import Shelf
 from db.knowledge_models import KnowledgeUse, LessonEvidence
 from db.knowledge_models import Lesson as LessonRow
-from search.knowledge.recall import ANYTHING, Question, knowledge_for, ranked_items
+from search.knowledge.asking import Question
+from search.knowledge.ranking import ranked_items
+from search.knowledge.recall import ANYTHING, knowledge_for
 from search.knowledge.uplift import Arm, Difference, arm_of, lift
 from search.retrieval import Found
 

@@ -31,7 +31,9 @@ from cli.migrate import alembic_config
 from db.knowledge import Shelf
 from problems.catalog import Outline, bundled
 from search.facts import facts
-from search.knowledge.recall import FACT, FACT_PREFIX, KERNEL, Question, ranked_items, recall
+from search.knowledge.asking import Question
+from search.knowledge.ranking import FACT, FACT_PREFIX, KERNEL, ranked_items
+from search.knowledge.recall import recall
 from search.types import Operator
 
 FIRST = 5

@@ -14,8 +14,9 @@ from db.knowledge_models import KnowledgeUse
 from db.models import Candidate, Job
 from db.vocabulary import ItemKind
 from search.hardware import kin
+from search.knowledge.asking import question_of
 from search.knowledge.holdout import retrieval_on
-from search.knowledge.recall import Recalled, question_of, recall
+from search.knowledge.recall import Recalled, recall
 from search.proposing import Knowledge, ProposalRequest
 from search.tunables import read_space
 from search.types import Params

@@ -300,7 +300,7 @@ def test_a_repair_is_told_of_its_own_error_first(here: Runtime) -> None:
     (repair,) = asked(here, job, "repair", (broken,))
     brief(here, repair)
     first = uses(here, repair)[0]
-    assert (first.kind, first.rank, first.parts["structured"]) == ("lesson", 1, 1)
+    assert (first.kind, first.rank, first.parts["exact"]) == ("lesson", 1, 1)
     assert "_mm512_foo_ps" in first.title
 
 

@@ -9,7 +9,7 @@ import pytest
 import search.types
 import worker.judge.verdict
 from db import vocabulary
-from search.knowledge import recall, standing
+from search.knowledge import ranking, standing
 from worker.judge.reference import findings
 
 
@@ -34,7 +34,7 @@ def test_twins_agree(ours: type[StrEnum], theirs: type[StrEnum]) -> None:
 
 
 def test_the_kinds_of_items_are_those_of_the_search() -> None:
-    assert {kind.value for kind in vocabulary.ItemKind} == {recall.KERNEL, recall.LESSON, recall.FACT}
+    assert {kind.value for kind in vocabulary.ItemKind} == {ranking.KERNEL, ranking.LESSON, ranking.FACT}
 
 
 def test_the_verdicts_of_an_admission_are_those_of_the_judge() -> None:
