@@ -17,6 +17,9 @@ from search.types import Params, ParamValue
 MAX_PARTS = 3
 """Techniques or tunables in one change. With more of them nobody knows which one did it."""
 
+MAX_LINES = 3_000
+"""Of each source: comparing takes time with the square of them in the worst case."""
+
 MAX_NOTE_LINES = 10
 MAX_NOTE = 600
 
@@ -98,7 +101,8 @@ def techniques(source: str) -> frozenset[str]:
 
 def difference(parent: str, child: str) -> str:
     """The first changed lines, those of comments and blanks aside."""
-    lines = difflib.unified_diff(parent.splitlines(), child.splitlines(), lineterm="", n=0)
+    before, after = (source.splitlines()[:MAX_LINES] for source in (parent, child))
+    lines = difflib.unified_diff(before, after, lineterm="", n=0)
     changed = [line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
     telling = [line.rstrip() for line in changed if line[1:].strip() and not line[1:].lstrip().startswith(_COMMENTS)]
     return "\n".join(telling[:MAX_NOTE_LINES])[:MAX_NOTE]

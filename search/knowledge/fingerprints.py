@@ -11,6 +11,9 @@ import re
 from dataclasses import dataclass
 
 MAX_MESSAGE = 300
+MAX_LINE = 2_000
+"""Characters of a line that are looked at: a mangled name may have a hundred thousand."""
+
 MIN_WORDS = 3
 """Words that a message must have left: `error #` says nothing."""
 
@@ -55,7 +58,7 @@ def fingerprint(verdict: str, reason: str | None, log: str | None) -> Fingerprin
 
 def normalised(line: str) -> str:
     """One line without places, numbers, addresses and private names."""
-    line = _ESCAPES.sub("", line.split("\n", 1)[0]).strip()
+    line = _ESCAPES.sub("", line.split("\n", 1)[0][:MAX_LINE]).strip()
     line = _PATH.sub("<path>", _PLACE.sub("", line))
     line = _ADDRESS.sub("<address>", line)
     line = _QUOTED.sub(lambda match: f"'{_name(match[1])}'", line)
