@@ -312,15 +312,15 @@ def test_the_built_in_proposer_is_told_nothing(here: Runtime) -> None:
     assert (candidate(here, candidate_id).retrieval, uses(here, candidate_id)) == (None, [])
 
 
-@pytest.mark.parametrize("change", ["current = false", "language = 'triton'", "hardware_kin = 'hopper'"])
-def test_kernels_that_are_not_certified_or_for_others_are_not_told(here: Runtime, change: str) -> None:
+def test_kernels_that_are_not_certified_or_for_others_are_not_told(here: Runtime) -> None:
     known(here)
-    with here.sessions.begin() as session:
-        session.execute(text(f"UPDATE kernels SET {change}"))
     job = make_job(here.sessions, problem_hash="new", models=(MODEL,))
-    (candidate_id,) = asked(here, job)
-    brief(here, candidate_id)
-    assert "kernel" not in {use.kind for use in uses(here, candidate_id)}
+    changes = ("current = false", "current = true, language = 'triton'", "language = 'cpp', hardware_kin = 'hopper'")
+    for change, candidate_id in zip(changes, asked(here, job, count=3), strict=True):
+        with here.sessions.begin() as session:
+            session.execute(text(f"UPDATE kernels SET {change}"))
+        brief(here, candidate_id)
+        assert "kernel" not in {use.kind for use in uses(here, candidate_id)}, change
 
 
 SOFTMAX = 'SPEC = {"op_family": "softmax", "workloads": [{"name": "w"}]}\n' + PROBLEM
@@ -382,8 +382,8 @@ def test_the_arms_count_what_was_shown_and_what_was_not(here: Runtime) -> None:
 
 def test_an_item_that_does_harm_is_retired_and_comes_up_no_more(here: Runtime) -> None:
     job = make_job(here.sessions, models=(MODEL,), budget_candidates=100)
-    proposals(here, job, 12, shown=True, **WRONG)
-    proposals(here, job, 10, shown=False, speedup=2.0)
+    proposals(here, job, 8, shown=True, **WRONG)
+    proposals(here, job, 8, shown=False, speedup=2.0)
     learn_from(here, job)
     with here.sessions.begin() as session:
         (retired,) = session.scalars(select(KnowledgeRetirement))
