@@ -49,12 +49,18 @@ def hints_for(session: Session, job: Job, candidate: Candidate, request: Proposa
         return ()
     place = (job.language, kin(job.hardware), str(request.op_family))
     found = Shelf(session).winning_params(*place, sorted(space.values))
-    if found and candidate.retrieval is None:
+    if found and _undecided(session, candidate):
         on = retrieval_on(f"{job.problem_hash} {job.seed}", candidate.ordinal)
         uses = [_hint(rank, item_id, title, params, on) for rank, (item_id, title, params) in enumerate(found, start=1)]
         store_uses(session, candidate.id, retrieval=on, uses=uses)
     used = [use for use in uses_of(session, candidate.id) if use.shown]
     return tuple(json.loads(use.text) for use in used)
+
+
+def _undecided(session: Session, candidate: Candidate) -> bool:
+    """Whether nobody has looked anything up for it yet. Of two attempts at once, one waits for the other's answer."""
+    session.refresh(candidate, ["retrieval"], with_for_update=True)
+    return candidate.retrieval is None
 
 
 def _hint(rank: int, item_id: str, title: str, params: Mapping[str, Any], on: bool) -> NewUse:
