@@ -32,7 +32,7 @@ def knowledge_for(
     The first attempt decides. A second one reads what the first wrote, so that the prompt of a call that was paid for
     can be made again though the knowledge base has changed since.
     """
-    if candidate.retrieval is None:
+    if _undecided(session, candidate):
         question = question_of(
             request, problem_hash=job.problem_hash, key=f"{job.problem_hash} {job.seed}", bound=bound
         )
