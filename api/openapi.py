@@ -14,6 +14,8 @@ from api.errors import ApiError, Internal, Invalid, ProblemDocument, Responses, 
 TAGS = [
     {"name": "jobs", "description": "Submit a search, follow it, take its best kernel."},
     {"name": "candidates", "description": "What was tried and what the judge found."},
+    {"name": "ask/tell", "description": "Propose candidates from outside: take a question, bring back an answer."},
+    {"name": "record", "description": "What is on record of a search: decisions, prompts, answers, the judge's seed."},
     {"name": "problems", "description": "The bundled operations."},
     {"name": "workers", "description": "Who does the work, on what."},
     {"name": "health", "description": "For load balancers and orchestrators."},

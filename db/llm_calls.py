@@ -6,6 +6,7 @@ leaves a `finished` row, and the next attempt reads that answer again.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -16,7 +17,7 @@ from sqlalchemy.orm import Session
 from db import candidates, events
 from db.ids import new_id
 from db.models import Candidate, LlmCall
-from db.storable import storable_text
+from db.storable import storable_json, storable_text
 from db.vocabulary import EventType, LlmCallState
 
 
@@ -46,10 +47,22 @@ def find_finished(session: Session, candidate_id: str, key: str) -> LlmCall | No
     return session.scalars(query).one_or_none()
 
 
-def start_call(session: Session, candidate_id: str, key: str, model: str) -> str:
-    """Record that a call is about to be made; returns the call's id. Commit before calling."""
+def start_call(
+    session: Session, candidate_id: str, key: str, model: str, request: Mapping[str, Any] | None = None
+) -> str:
+    """Record that a call is about to be made, with what its prompt is made from; returns the call's id.
+
+    Commit before calling.
+    """
     candidate = session.get_one(Candidate, candidate_id)
-    call = LlmCall(id=new_id("call"), job_id=candidate.job_id, candidate_id=candidate_id, key=key, model=model)
+    call = LlmCall(
+        id=new_id("call"),
+        job_id=candidate.job_id,
+        candidate_id=candidate_id,
+        key=key,
+        model=model,
+        request=storable_json(request) if request is not None else None,
+    )
     session.add(call)
     session.flush()
     return call.id

@@ -9,6 +9,7 @@ from __future__ import annotations
 from alembic import context
 from sqlalchemy import Connection, Engine, NullPool, create_engine, text
 
+import db.recording_models  # noqa: F401 - its tables belong to the schema too
 from db.models import Base
 from db.settings import get_settings, sqlalchemy_url
 

@@ -14,10 +14,11 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
+from search.asking import answering
 from search.lineage import repairable, selection_pool
 from search.stopping import providers_dead
 from search.tree import Tree
-from search.types import Expansion, Failure, JobView, Node, Operator, ProposerKind
+from search.types import BY_MODEL, Expansion, Failure, JobView, Node, Operator, ProposerKind
 
 SEED_SHARE = 0.5
 """Built-in seeds take up to half of the budget before tuning starts, so that a budget of 8 sees both."""
@@ -102,6 +103,8 @@ class EnsemblePolicy:
         if providers_dead(job, tree):
             return BuiltinPolicy().next_expansion(job, tree) if job.builtin else None
         if tree.provider_errors and any(n.in_flight and n.proposer == ProposerKind.LLM for n in tree.nodes):
+            return None
+        if not answering(job, tree):
             return None
         if model_seeds(tree) < wanted_seeds(job):
             return self._expand(Operator.SEED, job, tree)
@@ -194,17 +197,22 @@ def best_parent(tree: Tree) -> Node | None:
 
 
 def by_model(operator: Operator, parents: tuple[str, ...], job: JobView, tree: Tree) -> Expansion:
-    """The operator, applied by the model whose turn it is, after a pause where providers fail."""
+    """The operator, applied by the model whose turn it is, after a pause where providers fail; `ask/tell` is a turn of
+    whoever asks for it."""
+    model = _next_model(job, tree)
+    if model == ProposerKind.ASK_TELL:
+        return Expansion(operator, ProposerKind.ASK_TELL, None, parents)
     errors = tree.provider_errors
     delay_s = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** (errors - 1)) if errors else 0.0
-    return Expansion(operator, ProposerKind.LLM, _next_model(job, tree), parents, delay_s)
+    return Expansion(operator, ProposerKind.LLM, model, parents, delay_s)
 
 
 def _next_model(job: JobView, tree: Tree) -> str:
     """Round robin from the job's seed on, past models that keep failing while another one answers."""
-    errors = {model: tree.model_errors(model) for model in job.models}
-    healthy = [model for model in job.models if errors[model] < 2] or list(job.models)
-    asked = sum(node.proposer == ProposerKind.LLM for node in tree.nodes)
+    models = answering(job, tree) or job.models
+    errors = {model: tree.model_errors(model) for model in models}
+    healthy = [model for model in models if errors[model] < 2] or list(models)
+    asked = sum(node.proposer in BY_MODEL for node in tree.nodes)
     return healthy[(job.seed + asked) % len(healthy)]
 
 
@@ -216,7 +224,7 @@ def wants_builtin_seed(job: JobView, tree: Tree) -> bool:
 
 def model_seeds(tree: Tree) -> int:
     """How many seeds of models there are, those that gave their place back aside."""
-    return sum(not seed.free for seed in tree.made_by(Operator.SEED, ProposerKind.LLM))
+    return sum(not seed.free for seed in tree.made_by(Operator.SEED, *BY_MODEL))
 
 
 def wanted_seeds(job: JobView) -> int:

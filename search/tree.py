@@ -50,14 +50,24 @@ class Tree:
         """The node's children that one of the operators made, oldest first."""
         return [child for child in self._children.get(node.id, []) if child.operator in operators]
 
-    def made_by(self, operator: Operator, proposer: ProposerKind) -> list[Node]:
-        """All nodes of that operator and proposer, oldest first."""
-        return [node for node in self.nodes if node.operator == operator and node.proposer == proposer]
+    def made_by(self, operator: Operator, *proposers: ProposerKind) -> list[Node]:
+        """All nodes of that operator and of one of the proposers, oldest first."""
+        return [node for node in self.nodes if node.operator == operator and node.proposer in proposers]
 
     @cached_property
     def in_flight(self) -> int:
         """How many candidates are being worked on."""
         return sum(node.in_flight for node in self.nodes)
+
+    @cached_property
+    def open_asks(self) -> int:
+        """How many questions to outside agents have no answer yet."""
+        return sum(node.proposer == ProposerKind.ASK_TELL and node.state == State.PROPOSING for node in self.nodes)
+
+    @property
+    def occupied(self) -> int:
+        """How many slots are taken: a question that waits for somebody outside needs neither device nor provider."""
+        return self.in_flight - self.open_asks
 
     @cached_property
     def spent(self) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Final
 
 import structlog
 
@@ -13,9 +12,11 @@ from db.candidates import Proposed
 from db.ledger import Claim
 from db.llm_calls import CallRecord
 from db.models import LlmCall as LlmCallRow
+from db.proposals import CALL_KEY
 from db.vocabulary import Failure, Operator, Proposer, target_queue
 from search.novelty import source_hash
 from search.proposing import LlmCall, Proposal
+from search.recording import request_record
 from search.tunables import read_space
 from search.tuning import propose_tuning
 from worker.briefing import Brief, read_brief
@@ -24,9 +25,6 @@ from worker.heartbeat import Lease
 from worker.runtime import Runtime
 
 log = structlog.get_logger(__name__)
-
-CALL_KEY: Final = "propose"
-"""What a proposal's paid call is for, whatever the attempt."""
 
 
 def propose(here: Runtime, claim: Claim) -> None:
@@ -67,7 +65,9 @@ def _by_llm(here: Runtime, claim: Claim, brief: Brief) -> Proposal:
     with here.transaction() as session:
         paid = llm_calls.find_finished(session, claim.candidate, CALL_KEY)
         if paid is None:
-            call_id = llm_calls.start_call(session, claim.candidate, CALL_KEY, brief.request.model or "")
+            call_id = llm_calls.start_call(
+                session, claim.candidate, CALL_KEY, brief.request.model or "", request_record(brief.request)
+            )
     if paid is not None:
         log.info("llm.reused", call_id=paid.id)
         return proposer.read(brief.request, _as_call(paid))

@@ -75,6 +75,11 @@ def build_prompt(request: ProposalRequest, knowledge_tokens: int = KNOWLEDGE_TOK
     return Prompt(messages=tuple(messages))
 
 
+def asks_for_edits(request: ProposalRequest) -> bool:
+    """Whether the prompt asks for SEARCH/REPLACE edits of the first parent, and not for a whole file."""
+    return request.operator in EDITING and bool(request.parents) and not request.whole_file
+
+
 def fenced(text: str, limit: int, tag: str = "") -> str:
     """The text between fences that it cannot close, shortened in the middle to `limit` characters."""
     text = _shortened(text.replace("\r\n", "\n"), limit).rstrip("\n")
@@ -96,7 +101,7 @@ def _values(request: ProposalRequest) -> dict[str, Any]:
         "candidates": [_candidate(parent, request.operator in RICH) for parent in request.parents],
         "trials": _trials(request),
         "angle": angle(request.target.language, request.ordinal),
-        "edits": request.operator in EDITING and bool(request.parents) and not request.whole_file,
+        "edits": asks_for_edits(request),
     }
 
 

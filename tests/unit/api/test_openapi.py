@@ -9,7 +9,18 @@ import pytest
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from api import candidate_schemas, event_schemas, examples, health, job_schemas, problem_schemas, worker_schemas
+from api import (
+    asking_schemas,
+    candidate_schemas,
+    event_schemas,
+    examples,
+    health,
+    job_schemas,
+    problem_schemas,
+    recording_examples,
+    recording_schemas,
+    worker_schemas,
+)
 from api.app import create_app
 from db.settings import Settings
 
@@ -28,18 +39,26 @@ def test_the_surface_is_this_and_no_other() -> None:
         "GET /readyz",
         "GET /v1/candidates/{candidate_id}",
         "GET /v1/candidates/{candidate_id}/log",
+        "GET /v1/candidates/{candidate_id}/proposal",
         "GET /v1/candidates/{candidate_id}/source",
         "GET /v1/jobs",
         "GET /v1/jobs/{job_id}",
         "GET /v1/jobs/{job_id}/best",
         "GET /v1/jobs/{job_id}/candidates",
         "GET /v1/jobs/{job_id}/certificate",
+        "GET /v1/jobs/{job_id}/decisions",
         "GET /v1/jobs/{job_id}/events",
+        "GET /v1/jobs/{job_id}/judging",
+        "GET /v1/jobs/{job_id}/proposals",
+        "GET /v1/jobs/{job_id}/tree",
         "GET /v1/problems",
         "GET /v1/problems/{name}",
         "GET /v1/workers",
         "POST /v1/jobs",
+        "POST /v1/jobs/{job_id}/ask",
         "POST /v1/jobs/{job_id}/cancel",
+        "POST /v1/jobs/{job_id}/renew",
+        "POST /v1/jobs/{job_id}/tell",
     ]
 
 
@@ -95,6 +114,13 @@ def references(node: Any) -> Iterator[str]:
         (event_schemas.EventPage, examples.EVENT_PAGE),
         (problem_schemas.ProblemSource, examples.PROBLEM_SOURCE),
         (worker_schemas.Worker, examples.WORKER),
+        (asking_schemas.Questions, recording_examples.QUESTIONS),
+        (asking_schemas.Told, recording_examples.TOLD),
+        (asking_schemas.Renewed, recording_examples.RENEWED),
+        (recording_schemas.DecisionPage, recording_examples.DECISION_PAGE),
+        (recording_schemas.ProposalPage, recording_examples.PROPOSAL_PAGE),
+        (recording_schemas.SearchTree, recording_examples.SEARCH_TREE),
+        (recording_schemas.Judging, recording_examples.JUDGING),
         (health.Health, examples.HEALTH),
         (health.Ready, examples.READY),
     ],
