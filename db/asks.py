@@ -80,8 +80,8 @@ def hand_out(session: Session, job_id: str, *, agent: str | None, lease_s: float
 def _hand_out(session: Session, candidate_id: str, token: UUID, expires_at: datetime, agent: str | None) -> Handed:
     ask = session.get_one(Ask, candidate_id, populate_existing=True)
     candidate = session.get_one(Candidate, candidate_id, populate_existing=True)
-    ask.token, ask.agent = token, agent
-    ask.asked_at = session.scalar(select(func.now()))
+    now = session.scalar(select(func.now()))
+    ask.token, ask.agent, ask.asked_at = token, agent, now
     session.flush()
     data = {"candidate_id": candidate_id, "ordinal": candidate.ordinal, "agent": agent}
     events.append(session, ask.job_id, EventType.CANDIDATE_ASKED, data | {"lease_expires_at": expires_at.isoformat()})
@@ -118,8 +118,8 @@ def renew(session: Session, claim: Claim, lease_s: float) -> datetime | None:
 
 def store_told(session: Session, ask: Ask, *, answer: str | None, told_hash: str, agent: str | None) -> None:
     """Keep what was told; `told_hash` is how the same words are known again. The caller finishes the work."""
+    now = session.scalar(select(func.now()))
     ask.answer = storable_text(answer) if answer is not None else None
-    ask.told_hash = told_hash
+    ask.told_hash, ask.told_at = told_hash, now
     ask.agent = agent or ask.agent
-    ask.told_at = session.scalar(select(func.now()))
     session.flush()
