@@ -158,7 +158,9 @@ class JobBody(Body):
     policy: PolicyBody = PolicyBody()
     admit: Annotated[bool, Field(description="have the judge examine the problem, if it has not yet")] = True
     certify: Annotated[bool, Field(description="have the champion certified before the job ends")] = True
-    models: Annotated[list[ModelName], Field(max_length=16, description="none: the built-in proposer")] = []
+    models: Annotated[
+        list[ModelName], Field(max_length=16, description="none: the built-in one; ask/tell: outside agents")
+    ] = []
     labels: Labels = {}
     priority: Annotated[int, Field(ge=-100, le=100, description="higher goes first")] = 0
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
