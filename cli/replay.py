@@ -39,6 +39,11 @@ class CannotJudge(CliError):
     """The problem of {candidate} cannot be judged on this machine: {why}"""
 
 
+class NoTemplates(CliError):
+    """Replaying a search makes its prompts again. That needs the Python package {package}, which is not installed: pip
+    install 'kernelwright[api]'."""
+
+
 class Unreadable(CliError):
     """The record of {job} cannot be read: {why}. Is this command of the same version as the service?"""
 
@@ -68,6 +73,8 @@ def _replay_job(job_id: str, url: str, *, as_json: bool) -> bool:
         recording = fetch(client, job_id)
     try:
         found = replayed(recording)
+    except ModuleNotFoundError as error:
+        raise NoTemplates(package=error.name) from error
     except (ValueError, KeyError) as error:
         raise Unreadable(job=job_id, why=error) from error
     _show_search(job_id, found, as_json=as_json)

@@ -103,9 +103,7 @@ def test_the_tree_is_the_searchs(outside: Outside, http: httpx2.Client) -> None:
     ] * 2
 
 
-@pytest.mark.parametrize(
-    "what", ["jobs/job_0/decisions", "jobs/job_0/proposals", "jobs/job_0/tree", "jobs/job_0/judging"]
-)
+@pytest.mark.parametrize("what", ["decisions", "proposals", "tree", "judging"])
 def test_what_is_not_there_is_unknown(http: httpx2.Client, what: str) -> None:
     assert http.get(f"/v1/jobs/job_0/{what}").json()["title"] == "Unknown job"
     assert http.get("/v1/candidates/cand_0/proposal").json()["title"] == "Unknown candidate"
