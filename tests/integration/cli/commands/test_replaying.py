@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import httpx2
@@ -11,44 +12,30 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from db import ledger
+from db import ledger, llm_calls
+from db.ledger import Claim
+from db.llm_calls import CallRecord
+from db.proposals import CALL_KEY
 from db.settings import Settings
+from search.prompts import build_prompt
+from search.recording import request_record
 from tests.integration.cli.commands.conftest import Kernelwright
 from tests.integration.worker.conftest import broker, configured
-from tests.support.fake_openai import Answer, FakeOpenAI
 from tests.support.ledger import OWNER, evaluate, propose
 from tests.support.outside import BODY, Outside, file_answer
 from worker import proposing
+from worker.briefing import read_brief
 
 __all__ = ["broker", "configured"]
 
-# litellm leaves an event loop and sockets of its own to the garbage collector.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
 MODEL = "openai/scripted"
 SEED = 'TUNABLES = {"BLOCK": [64, 128, 256]}\nBLOCK = 128\n\n\nclass ModelNew: ...\n'
-ANSWERS = [
-    Answer(content="I would rather talk about loops."),
-    *(Answer(content=file_answer(f"model {number}", plan=f"split it in {number} parts")) for number in range(20)),
-]
 VERDICTS = ["ok", "incorrect", "ok", "build_error"]
 
 
-@pytest.fixture
-def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeOpenAI]:
-    with FakeOpenAI(ANSWERS) as server:
-        options = {"api_base": server.base_url, "api_key": "sk-none", "usd_per_mtok_in": "1", "usd_per_mtok_out": "3"}
-        monkeypatch.setenv("KERNELWRIGHT_LLM_MODELS", json.dumps({"*": options}))
-        monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-        yield server
-
-
 class Search:
-    """One job from its submission to its end, each unit of work by the code that production runs for it; only the
-    judge's reports and the built-in seed are made up here."""
+    """One job from its submission to its end, each unit of work by the code that production runs for it. Made up are
+    the judge's reports, the built-in seed, and the models' calls: each was paid for by an attempt that died."""
 
     def __init__(self, outside: Outside, **body: Any) -> None:
         self.outside = outside
@@ -97,11 +84,28 @@ class Search:
         with self.outside.sessions.begin() as session:
             claim = ledger.claim(session, work_id, OWNER)
         assert claim is not None
+        if proposer == "llm":
+            self._call(claim)
         proposing.propose(self.outside.here, claim)
+
+    def _call(self, claim: Claim) -> None:
+        with self.outside.sessions.begin() as session:
+            request = read_brief(session, claim).request
+            call_id = llm_calls.start_call(session, claim.candidate, CALL_KEY, MODEL, request_record(request))
+            prompt, first = build_prompt(request), request.ordinal == 2
+            record = CallRecord(
+                model=MODEL,
+                prompt=json.dumps([dict(message) for message in prompt.messages]),
+                answer="Let us talk about loops." if first else file_answer(claim.candidate, plan="split it in parts"),
+                cost_usd=Decimal("0.0123456789"),
+                prompt_version=prompt.version,
+                finish_reason="stop",
+            )
+            llm_calls.finish_call(session, call_id, record)
 
 
 @pytest.fixture
-def searched(url: str, configured: Settings, sessions: sessionmaker[Session], model: FakeOpenAI) -> Iterator[str]:
+def searched(url: str, configured: Settings, sessions: sessionmaker[Session]) -> Iterator[str]:
     """A job that has ended; its id."""
     with httpx2.Client(base_url=url, timeout=30) as http:
         outside = Outside(http, configured, sessions)
@@ -131,9 +135,11 @@ def test_a_search_is_the_same_again_and_whatever_was_changed_is_found(
         session.execute(text("UPDATE candidates SET model = 'openai/other' WHERE id = :id"), {"id": ids["llm"][0]})
         session.execute(text("DELETE FROM decisions WHERE id = (SELECT max(id) FROM decisions)"))
         session.execute(
-            text("UPDATE decisions SET view = replace(view::text, '\"slots\":2', '\"slots\":1')::json WHERE id ="
-                 " (SELECT min(id) FROM decisions)")
-        )  # fmt: skip
+            text(
+                "UPDATE decisions SET view = jsonb_set(view::jsonb, '{slots}', '1')::json"
+                " WHERE id = (SELECT min(id) FROM decisions)"
+            )
+        )
         ordinals = dict(session.execute(text("SELECT id, ordinal FROM candidates")).all())
     changed = kernelwright("replay", "--job", searched)
     assert changed.returncode == 1
