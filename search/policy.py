@@ -14,10 +14,11 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
+from search.asking import answering
 from search.lineage import repairable, selection_pool
 from search.stopping import providers_dead
 from search.tree import Tree
-from search.types import Expansion, Failure, JobView, Node, Operator, ProposerKind
+from search.types import BY_MODEL, Expansion, Failure, JobView, Node, Operator, ProposerKind
 
 SEED_SHARE = 0.5
 """Built-in seeds take up to half of the budget before tuning starts, so that a budget of 8 sees both."""
@@ -102,6 +103,8 @@ class EnsemblePolicy:
         if providers_dead(job, tree):
             return BuiltinPolicy().next_expansion(job, tree) if job.builtin else None
         if tree.provider_errors and any(n.in_flight and n.proposer == ProposerKind.LLM for n in tree.nodes):
+            return None
+        if not answering(job, tree):
             return None
         if model_seeds(tree) < wanted_seeds(job):
             return self._expand(Operator.SEED, job, tree)
@@ -196,22 +199,27 @@ def best_parent(tree: Tree) -> Node | None:
 def by_model(
     operator: Operator, parents: tuple[str, ...], job: JobView, tree: Tree, model: str | None = None
 ) -> Expansion:
-    """The operator, applied by a model or by the one whose turn it is, after a pause where providers fail."""
+    """The operator, applied by a model or by the one whose turn it is, after a pause where providers fail; `ask/tell`
+    is a turn of whoever asks for it."""
+    model = model or _next_model(job, tree)
+    if model == ProposerKind.ASK_TELL:
+        return Expansion(operator, ProposerKind.ASK_TELL, None, parents)
     errors = tree.provider_errors
     delay_s = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** (errors - 1)) if errors else 0.0
-    return Expansion(operator, ProposerKind.LLM, model or _next_model(job, tree), parents, delay_s)
+    return Expansion(operator, ProposerKind.LLM, model, parents, delay_s)
 
 
 def _next_model(job: JobView, tree: Tree) -> str:
     """Round robin from the job's seed on, past models that keep failing while another one answers."""
     healthy = healthy_models(job, tree)
-    asked = sum(node.proposer == ProposerKind.LLM for node in tree.nodes)
+    asked = sum(node.proposer in BY_MODEL for node in tree.nodes)
     return healthy[(job.seed + asked) % len(healthy)]
 
 
 def healthy_models(job: JobView, tree: Tree) -> list[str]:
-    """The models that answer; all of them where none does."""
-    return [model for model in job.models if tree.model_errors(model) < 2] or list(job.models)
+    """The models that can be asked now and answer; where none answers, all that can be asked."""
+    models = answering(job, tree) or list(job.models)
+    return [model for model in models if tree.model_errors(model) < 2] or models
 
 
 def wants_builtin_seed(job: JobView, tree: Tree) -> bool:
@@ -222,7 +230,7 @@ def wants_builtin_seed(job: JobView, tree: Tree) -> bool:
 
 def model_seeds(tree: Tree) -> int:
     """How many seeds of models there are, those that gave their place back aside."""
-    return sum(not seed.free for seed in tree.made_by(Operator.SEED, ProposerKind.LLM))
+    return sum(not seed.free for seed in tree.made_by(Operator.SEED, *BY_MODEL))
 
 
 def wanted_seeds(job: JobView) -> int:

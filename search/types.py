@@ -105,6 +105,9 @@ class PolicyName(StrEnum):
     RANDOM = "random"
 
 
+BY_MODEL = (ProposerKind.LLM, ProposerKind.ASK_TELL)
+"""The proposers that stand behind a job's models: both answer a prompt. The built-in one does not."""
+
 IN_FLIGHT = frozenset({State.PROPOSING, State.QUEUED, State.EVALUATING})
 
 FREE_FAILURES = frozenset({Failure.EXHAUSTED, Failure.DUPLICATE, Failure.PROVIDER_ERROR, Failure.BUDGET})

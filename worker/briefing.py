@@ -35,8 +35,13 @@ class Brief:
 
 def read_brief(session: Session, claim: Claim) -> Brief:
     """The brief of the claimed candidate. Raises NoResultFound when a parent is not there."""
-    candidate = session.get_one(Candidate, claim.candidate)
-    job = jobs.fetch_job(session, claim.job_id)
+    return brief_of(session, claim.candidate)
+
+
+def brief_of(session: Session, candidate_id: str) -> Brief:
+    """The brief of a candidate that is to be proposed. Raises NoResultFound when a parent is not there."""
+    candidate = session.get_one(Candidate, candidate_id)
+    job = jobs.fetch_job(session, candidate.job_id)
     problem = session.get_one(Problem, job.problem_hash)
     facts = workers.device_facts(session, job.hardware)
     request = ProposalRequest(

@@ -10,6 +10,7 @@ import random
 from collections.abc import Sequence
 from functools import cached_property
 
+from search.asking import answering
 from search.lineage import repairable, selection_pool
 from search.policies.cells import Cell, cell_of
 from search.policies.levers import ALL, Levers
@@ -25,7 +26,7 @@ from search.policy import (
 )
 from search.stopping import providers_dead
 from search.tree import Tree
-from search.types import Expansion, JobView, Node, Operator, ProposerKind
+from search.types import BY_MODEL, Expansion, JobView, Node, Operator, ProposerKind
 
 STEPS = (Operator.REPAIR, Operator.REFINE, Operator.REWRITE, Operator.CROSSOVER, Operator.TUNE)
 """Operators that start from a parent. `port` waits for kernels of other jobs to start from."""
@@ -49,9 +50,9 @@ class Moves:
 
     @cached_property
     def waiting(self) -> bool:
-        """Whether providers fail and a call that probes them is under way."""
+        """Whether providers fail and a call that probes them is under way, or nobody is left to ask for now."""
         probing = any(node.in_flight and node.proposer == ProposerKind.LLM for node in self.tree.nodes)
-        return self.asking and self.tree.provider_errors > 0 and probing
+        return self.asking and (self.tree.provider_errors > 0 and probing or not answering(self.job, self.tree))
 
     @property
     def builtin(self) -> bool:
@@ -142,7 +143,7 @@ class Moves:
         if not self.asking:
             return builtin_seed()
         more = model_seeds(self.tree) - wanted_seeds(self.job)
-        translated = sum(not node.free for node in self.tree.made_by(Operator.TRANSLATE, ProposerKind.LLM))
+        translated = sum(not node.free for node in self.tree.made_by(Operator.TRANSLATE, *BY_MODEL))
         operator = Operator.TRANSLATE if not self.pool and more >= 0 and translated <= more else Operator.SEED
         return by_model(operator, (), self.job, self.tree, self.model)
 

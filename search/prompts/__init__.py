@@ -75,6 +75,11 @@ def render(templates: tuple[str, str], values: Mapping[str, Any]) -> Prompt:
     return Prompt(messages=tuple({"role": role, "content": text} for role, text in roles))
 
 
+def asks_for_edits(request: ProposalRequest) -> bool:
+    """Whether the prompt asks for SEARCH/REPLACE edits of the first parent, and not for a whole file."""
+    return request.operator in EDITING and bool(request.parents) and not request.whole_file
+
+
 def fenced(text: str, limit: int, tag: str = "") -> str:
     """The text between fences that it cannot close, shortened in the middle to `limit` characters."""
     text = _shortened(text.replace("\r\n", "\n"), limit).rstrip("\n")
@@ -99,7 +104,7 @@ def values_of(request: ProposalRequest, knowledge_tokens: int = KNOWLEDGE_TOKENS
         "candidates": [_candidate(parent, request.operator in RICH) for parent in request.parents],
         "trials": _trials(request),
         "angle": angle(request.target.language, request.ordinal),
-        "edits": request.operator in EDITING and bool(request.parents) and not request.whole_file,
+        "edits": asks_for_edits(request),
         "advice": fenced(request.advice, MAX_LOG, "text") if request.advice else "",
         "task": f"task_{request.operator}.j2",
     } | _known(request.knowledge, knowledge_tokens)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cli.client import ApiError
+from cli.replay import fetch
+from search.replay import replayed
 from tests.acceptance.rig import MODEL, Deployment, body, until
 from tests.support.fake_openai import Answer
 from tests.support.ledger import PROBLEM
@@ -47,6 +49,8 @@ def test_a_job_by_a_model_travels_from_a_rest_call_to_a_verified_kernel(deployme
     assert types.count("candidate.evaluated") == 2
     assert types.count("job.improved") == 1
     assert deployment.rows("SELECT problem_name FROM kernels WHERE job_id = :id", id=job["id"]) == [("rows",)]
+    again = replayed(fetch(deployment.client, job["id"]))
+    assert (again.differences, again.expansions, again.answers) == ([], 2, 2)
 
 
 def test_a_job_without_a_model_is_searched_by_the_built_in_proposer(deployment: Deployment) -> None:
