@@ -97,14 +97,15 @@ class Deployment:
         return {queue for worker in self.client.workers() for queue in worker["queues"]}
 
     @contextmanager
-    def model(self, *answers: Answer) -> Iterator[FakeOpenAI]:
-        """A provider that gives these answers to the workers' calls, each priced 0.20 USD."""
+    def model(self, *answers: Answer, **options: Any) -> Iterator[FakeOpenAI]:
+        """A provider that gives these answers to the workers' calls, each priced 0.20 USD. `options` are its model's."""
         with FakeOpenAI(answers) as server:
             options = {
                 "api_base": server.base_url,
                 "api_key": "sk-none",
                 "usd_per_mtok_in": "100",
                 "usd_per_mtok_out": "200",
+                **options,
             }
             self._models.write_text(json.dumps({"*": options}))
             yield server

@@ -6,6 +6,7 @@ import pytest
 
 from cli.client import ApiError
 from tests.acceptance.rig import MODEL, Deployment, body, until
+from tests.redteam.kernels import candidate
 from tests.support.fake_openai import Answer
 from tests.support.ledger import PROBLEM
 
@@ -20,6 +21,9 @@ class ModelNew(torch.nn.Module):
         return torch.softmax(x, -1)
 """
 WRONG = RIGHT.replace("-1", "0")
+KERNEL = candidate("softmax", "return self.real(x)")
+CHEAT = RIGHT.replace("return", "# The judge knows nothing of kernels.\n        return")
+EDIT = "Faster.\n<<<<<<< SEARCH\n        a line that no file has\n=======\n        another\n>>>>>>> REPLACE\n"
 SLEEPY = "import time\n\ntime.sleep(600)\n" + RIGHT
 
 
@@ -47,6 +51,44 @@ def test_a_job_by_a_model_travels_from_a_rest_call_to_a_verified_kernel(deployme
     assert types.count("candidate.evaluated") == 2
     assert types.count("job.improved") == 1
     assert deployment.rows("SELECT problem_name FROM kernels WHERE job_id = :id", id=job["id"]) == [("rows",)]
+
+
+def test_whatever_a_model_answers_nothing_is_lost_and_every_answer_is_paid_for_once(deployment: Deployment) -> None:
+    without_answer = [
+        Answer(status=429, headers={"Retry-After": "1"}, error="slow down"),
+        Answer(status=500),
+        Answer(hang_s=60),
+    ]
+    answered = [
+        Answer(source=KERNEL),
+        Answer(content="One could keep each row in registers."),
+        Answer(content=f"To build:\n```sh\ng++ -O3 rows.cpp\n```\nThe file:\n```python\n{WRONG}```\nIt is fast.\n"),
+        Answer(content=f"Fast.\n```python\n{RIGHT[:60]}", finish_reason="length"),
+        Answer(refusal="I can't help with that."),
+        Answer(source=CHEAT),
+    ]
+    # The edit is for the first who is asked for one; the others come to whoever asks.
+    failed_edit = Answer(content=EDIT, match="Change the candidate by edits")
+    with deployment.model(failed_edit, *without_answer, *answered, timeout_s=8) as provider:
+        job = deployment.client.submit(body(1 + len(answered) + 1, models=[MODEL], problem=OWN))
+        ended = deployment.finished(job["id"])
+    assert len(provider.requests) == len(without_answer) + len(answered) + 1, deployment.story(job["id"])
+    assert (ended["state"], ended["stop_reason"]) == ("succeeded", "budget_candidates"), deployment.story(job["id"])
+    made = deployment.rows(
+        "SELECT proposer, coalesce(failure, verdict), count(*) FROM candidates"
+        " LEFT JOIN evaluations ON candidate_id = candidates.id WHERE candidates.job_id = :id GROUP BY 1, 2",
+        id=job["id"],
+    )
+    outcomes = ("ok", "no_code", "incorrect", "truncated", "refused", "suspicious", "diff_failed")
+    assert sorted(made) == sorted([("builtin", "ok", 1), *(("llm", outcome, 1) for outcome in outcomes)])
+    assert ended["cost"]["llm_usd"] == "1.40"
+    calls = deployment.rows(
+        "SELECT count(*), sum(attempts), sum(cost_usd)::text, count(error) FROM llm_calls"
+        " WHERE job_id = :id AND state = 'finished'",
+        id=job["id"],
+    )
+    assert calls == [(7, 10, "1.400000", 0)]
+    deployment.assert_sound(job["id"])
 
 
 def test_a_job_without_a_model_is_searched_by_the_built_in_proposer(deployment: Deployment) -> None:
