@@ -22,6 +22,7 @@ from search.answers import read_answer
 from search.llm_options import LlmOptions
 from search.pricing import UNKNOWN
 from search.prompts import Prompt, build_prompt
+from search.prompts.limits import PROMPT_TOKENS
 from search.proposing import LlmCall, Outcome, Proposal, ProposalRequest
 from search.provider import ContentFiltered, Reply, ask
 from search.retrying import ProviderFailure, Retries
@@ -53,10 +54,11 @@ class LlmProposer:
         """
         if request.model is None:
             raise ValueError("the request names no model")
-        prompt = build_prompt(request)
+        model = request.model
+        tokens = self.options.model(model).max_prompt_tokens or PROMPT_TOKENS
+        prompt = build_prompt(request, prompt_tokens=tokens)
         started = self.clock()
         retries = Retries(self.options.deadline_s, self.options.max_attempts, self.clock, self.sleep, self.dice)
-        model = request.model
         try:
             reply, attempts = retries.run(lambda left_s: self._ask(model, prompt, left_s))
         except ProviderFailure as failure:

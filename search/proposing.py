@@ -28,6 +28,8 @@ class Parent:
     workloads: Sequence[Mapping[str, Any]] = ()
     """The judge's `workloads`: name, latency_us, baselines_us, speedup."""
     id: str | None = None
+    target: Target | None = None
+    """What it was written for, where that is not what the request asks for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from db.llm_calls import CallRecord
 from db.models import LlmCall as LlmCallRow
 from db.vocabulary import Failure, Operator, Proposer, target_queue
 from search.novelty import source_hash
+from search.porting import port_as_it_is
 from search.proposing import LlmCall, Proposal
 from search.tunables import read_space
 from search.tuning import propose_tuning
@@ -46,6 +47,8 @@ def _proposal(here: Runtime, claim: Claim, brief: Brief) -> Proposal:
         return _by_llm(here, claim, brief)
     if brief.request.operator == Operator.TUNE:
         return propose_tuning(brief.request)
+    if brief.request.operator == Operator.PORT:
+        return port_as_it_is(brief.request)
     return _by_builtin(here, claim, brief)
 
 

@@ -133,8 +133,8 @@ class Run:
         number = len(self.kept.kills)
         killed = service.kill_one(self._dice) if number % 2 else service.kill_everything(self._dice)
         if killed:
-            self.kept.kills.append({"evaluated": evaluated, "everything": number % 2 == 0, "killed": killed})
-            log.info("endurance.killed", number=number + 1, evaluated=evaluated, killed=killed)
+            self.kept.kills.append({"evaluated": evaluated, "everything": number % 2 == 0, "killed": dict(killed)})
+            log.info("endurance.killed", number=number + 1, evaluated=evaluated, killed=dict(killed))
 
     def _read_facts(self, job_id: str) -> None:
         engine = create_engine(EmbeddedPostgres(self.home).url)

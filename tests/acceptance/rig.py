@@ -98,7 +98,7 @@ class Deployment:
 
     @contextmanager
     def model(self, *answers: Answer, **options: Any) -> Iterator[FakeOpenAI]:
-        """A provider that gives these answers to the workers' calls, each priced 0.20 USD. `options` are its model's."""
+        """A provider that gives these answers to the workers' calls, 0.20 USD each; `options` are the model's."""
         with FakeOpenAI(answers) as server:
             options = {
                 "api_base": server.base_url,

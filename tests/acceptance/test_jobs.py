@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pytest
 
 from cli.client import ApiError
@@ -67,27 +69,32 @@ def test_whatever_a_model_answers_nothing_is_lost_and_every_answer_is_paid_for_o
         Answer(refusal="I can't help with that."),
         Answer(source=CHEAT),
     ]
-    # The edit is for the first who is asked for one; the others come to whoever asks.
+    # The edit is for the first who is asked for one; the others come to whoever asks. When all are used up, more prose.
     failed_edit = Answer(content=EDIT, match="Change the candidate by edits")
-    with deployment.model(failed_edit, *without_answer, *answered, timeout_s=8) as provider:
-        job = deployment.client.submit(body(1 + len(answered) + 1, models=[MODEL], problem=OWN))
+    script = [failed_edit, *without_answer, *answered, Answer(content="Nothing more.", repeat=True)]
+    with deployment.model(*script, timeout_s=8) as provider:
+        job = deployment.client.submit(body(len(answered) + 4, models=[MODEL], problem=OWN))
         ended = deployment.finished(job["id"])
-    assert len(provider.requests) == len(without_answer) + len(answered) + 1, deployment.story(job["id"])
     assert (ended["state"], ended["stop_reason"]) == ("succeeded", "budget_candidates"), deployment.story(job["id"])
-    made = deployment.rows(
-        "SELECT proposer, coalesce(failure, verdict), count(*) FROM candidates"
-        " LEFT JOIN evaluations ON candidate_id = candidates.id WHERE candidates.job_id = :id GROUP BY 1, 2",
-        id=job["id"],
+    made = dict(
+        deployment.rows(
+            "SELECT coalesce(failure, verdict), count(*)::int FROM candidates"
+            " LEFT JOIN evaluations ON candidate_id = candidates.id"
+            " WHERE candidates.job_id = :id AND proposer = 'llm' GROUP BY 1",
+            id=job["id"],
+        )
     )
-    outcomes = ("ok", "no_code", "incorrect", "truncated", "refused", "suspicious", "diff_failed")
-    assert sorted(made) == sorted([("builtin", "ok", 1), *(("llm", outcome, 1) for outcome in outcomes)])
-    assert ended["cost"]["llm_usd"] == "1.40"
+    without_code = made.pop("no_code")
+    assert made == dict.fromkeys(("ok", "incorrect", "truncated", "refused", "suspicious", "diff_failed"), 1)
+    asked = len(made) + without_code
+    assert len(provider.requests) == asked + len(without_answer)
     calls = deployment.rows(
-        "SELECT count(*), sum(attempts), sum(cost_usd)::text, count(error) FROM llm_calls"
+        "SELECT count(*), sum(attempts), sum(cost_usd), count(error) FROM llm_calls"
         " WHERE job_id = :id AND state = 'finished'",
         id=job["id"],
     )
-    assert calls == [(7, 10, "1.400000", 0)]
+    assert calls == [(asked, len(provider.requests), asked * Decimal("0.2"), 0)]
+    assert Decimal(ended["cost"]["llm_usd"]) == asked * Decimal("0.2")
     deployment.assert_sound(job["id"])
 
 
