@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import or_, select
+from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session
 
 from db.models import Certificate, Job, Kernel
@@ -30,7 +31,7 @@ def portable_kernels(session: Session, job: Job) -> Sequence[PortableRow]:
     """
     best = (
         select(Kernel.candidate_id, Kernel.hardware, Kernel.language, Kernel.speedup)
-        .distinct(Kernel.hardware, Kernel.language)
+        .ext(distinct_on(Kernel.hardware, Kernel.language))
         .join(Certificate, Certificate.candidate_id == Kernel.candidate_id)
         .where(Certificate.certified.is_(True), Kernel.problem_hash == job.problem_hash)
         .where(or_(Kernel.hardware != job.hardware, Kernel.language != job.language))

@@ -95,13 +95,13 @@ class Service:
             with suppress(OSError):
                 pid = int(entry.name)
                 command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                inside = pid in below or self._works_here(entry, command)
-                if command and inside and pid != os.getpid():
+                if command and (pid in below or self._works_here(entry)):
                     found[pid] = _role(command)
         return found
 
-    def _works_here(self, entry: Path, command: str) -> bool:
-        return str(self.home) in command or (entry / "cwd").readlink().is_relative_to(self.home)
+    def _works_here(self, entry: Path) -> bool:
+        mark = os.fsencode(f"KERNELWRIGHT_HOME={self.home}")
+        return (entry / "cwd").readlink().is_relative_to(self.home) or mark in (entry / "environ").read_bytes()
 
     def _below(self) -> set[int]:
         """The pids of everything below the process that a user started, itself included."""

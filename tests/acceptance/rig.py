@@ -127,6 +127,20 @@ class Deployment:
         """Start it again, as a supervisor would."""
         self.programs[name].start()
 
+    def kill_everything(self) -> None:
+        """SIGKILL for every program and both servers; what is below them dies with them."""
+        services = [*self.programs.values(), self.postgres, self.valkey]
+        for service in services:
+            assert service.pid is not None
+            os.kill(service.pid, signal.SIGKILL)
+        for service in services:
+            service.stop()
+
+    def restart_everything(self) -> None:
+        """Start it all again on what is on the disk."""
+        for service in (self.postgres, self.valkey, *self.programs.values()):
+            service.start()
+
     @contextmanager
     def broker(self) -> Iterator[Redis]:
         """A connection to Valkey."""

@@ -6,6 +6,7 @@ from decimal import Decimal
 
 import pytest
 
+from benchmarks.endurance.checks import facts_of
 from cli.client import ApiError
 from tests.acceptance.rig import MODEL, Deployment, body, until
 from tests.redteam.kernels import candidate
@@ -128,6 +129,29 @@ def test_a_flushed_redis_costs_only_time(deployment: Deployment) -> None:
         ended = deployment.finished(job["id"])
     assert ended["progress"]["verdicts"]["incorrect"] == 3
     deployment.assert_sound(job["id"])
+
+
+def test_a_job_of_twenty_candidates_outlives_two_deaths_of_every_process(deployment: Deployment) -> None:
+    """At full length, and with kills at random moments: `python -m benchmarks.endurance`."""
+    broken = [Answer(source=f"{RIGHT.replace('return', 'retrun')}\nNUMBER = {n}\n", hang_s=0.3) for n in range(30)]
+    with deployment.model(*broken[:3], *wrong(2), Answer(source=KERNEL), *broken[3:]):
+        job_id = deployment.client.submit(body(20, models=[MODEL], problem=OWN))["id"]
+        for least in (4, 12):
+            until(lambda least=least: _judged(deployment, job_id) >= least, f"{least} are judged")  # type: ignore[misc]
+            deployment.kill_everything()
+            deployment.restart_everything()
+        ended = deployment.finished(job_id)
+    assert (ended["state"], ended["stop_reason"]) == ("succeeded", "budget_candidates"), deployment.story(job_id)
+    deployment.assert_sound(job_id)
+    with deployment.database.connect() as connection:
+        facts = facts_of(connection, job_id)
+    assert facts["wrong"] == [], deployment.story(job_id)
+    assert facts["evaluations"] == 20
+
+
+def _judged(deployment: Deployment, job_id: str) -> int:
+    ((count,),) = deployment.rows("SELECT count(*) FROM evaluations WHERE job_id = :id", id=job_id)
+    return int(count)
 
 
 def test_a_submission_while_redis_is_away_is_taken_and_done_later(deployment: Deployment) -> None:
