@@ -59,7 +59,13 @@ class Service:
         return self._up is not None and self._up.poll() is None
 
     def start(self) -> None:
-        """Start it and wait until its API answers. Raises DidNotStart."""
+        """Wait until nothing of it is left, start it, and wait until its API answers. Raises DidNotStart.
+
+        When only the process that a user started was killed, the supervisor below it needs a moment to stop the rest.
+        """
+        gone_by = time.monotonic() + STOP_S
+        while self.processes() and time.monotonic() < gone_by:
+            time.sleep(0.1)
         (self.home / "log").mkdir(parents=True, exist_ok=True)
         argv = [sys.executable, "-m", "cli", "up", "--home", str(self.home), "--queues", "control,llm,cpu"]
         with (self.home / "log" / "up.log").open("ab") as log:
