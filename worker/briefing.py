@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sqlalchemy import func, select
+from sqlalchemy import and_, func, select
 from sqlalchemy.orm import Session
 
 from db import candidates, jobs, workers
 from db.admissions import JUDGE_FACT
 from db.candidates import CandidateRow
 from db.ledger import Claim
-from db.models import Candidate, Evaluation, Job, Problem
-from db.vocabulary import Failure, Operator, Proposer
+from db.models import Candidate, Evaluation, Job, Problem, Work
+from db.vocabulary import Failure, Operator, Proposer, WorkKind
 from problems.catalog import outline
 from search.proposing import Parent, ProposalRequest, Trial
 from search.types import Target
@@ -66,12 +66,20 @@ def _builtin_index(session: Session, job: Job, candidate: Candidate) -> int:
 
 
 def _edit_failed(session: Session, candidate: Candidate) -> bool:
-    """Whether an earlier edit of the same parents did not apply: then the whole file is asked for."""
-    earlier = select(func.count()).where(
-        Candidate.job_id == candidate.job_id,
-        Candidate.parents == candidate.parents,
-        Candidate.failure == Failure.DIFF_FAILED.value,
-        Candidate.ordinal < candidate.ordinal,
+    """Whether an edit of the same parents had failed to apply when the candidate was decided on.
+
+    Then the whole file is asked for. What failed later does not count, so that the brief is always the same.
+    """
+    earlier = (
+        select(func.count())
+        .select_from(Candidate)
+        .join(Work, and_(Work.candidate_id == Candidate.id, Work.kind == WorkKind.PROPOSE.value))
+        .where(
+            Candidate.job_id == candidate.job_id,
+            Candidate.parents == candidate.parents,
+            Candidate.failure == Failure.DIFF_FAILED.value,
+            Work.finished_at <= candidate.created_at,
+        )
     )
     return bool(candidate.parents) and bool(session.scalar(earlier))
 

@@ -66,11 +66,13 @@ def test_after_an_edit_that_did_not_apply_the_whole_file_is_asked_for(here: Runt
         propose(here.sessions, candidate_id)
         evaluate(here.sessions, candidate_id)
     by_model: dict[str, Any] = {"operator": "refine", "proposer": "llm", "model": "openai/a", "queue": "llm"}
-    edit, again = make_candidates(here.sessions, job, 2, parents=(parent,), **by_model)
-    (elsewhere,) = make_candidates(here.sessions, job, parents=(other,), **by_model)
+    edit, beside_it = make_candidates(here.sessions, job, 2, parents=(parent,), **by_model)
     claim = claim_kind(here.sessions, WorkKind.PROPOSE, edit)
     with here.sessions.begin() as session:
         assert not read_brief(session, claim).request.whole_file
         candidates.reject_candidate(session, claim, "diff_failed", "not found")
+    (again,) = make_candidates(here.sessions, job, parents=(parent,), **by_model)
+    (elsewhere,) = make_candidates(here.sessions, job, parents=(other,), **by_model)
     assert request_of(here, again).whole_file
     assert not request_of(here, elsewhere).whole_file
+    assert not request_of(here, beside_it).whole_file, "it was decided on before anybody knew"
