@@ -9,7 +9,8 @@ The real service (`kernelwright up`: Postgres, Valkey, API, workers, judge, supe
 every process of the service gets SIGKILL (each second time only one of them, of a role taken at random), and the
 service is started again where nothing of it is left. What was under way is in the home: another call goes on there.
 
-Exit code 0: both jobs are sound and have the same number of evaluations; 1: they are not; 75: the time was up.
+Exit code 0: both jobs are sound and have the same number of evaluations; 1: they are not; 75: the time was up. The
+results file holds what has ended so far.
 """
 
 from __future__ import annotations
@@ -41,8 +42,10 @@ def main() -> int:
     for name, run in runs.items():
         found = run.work(deadline)
         if found is None:
-            return UNFINISHED
+            break
         results[name] = found
+    if not results:
+        return UNFINISHED
     wrong = _wrong(results, options.kills)
     document = {
         "command": sys.argv[1:],
@@ -54,14 +57,14 @@ def main() -> int:
     }
     options.out.write_text(json.dumps(document, indent=1, default=str) + "\n")
     sys.stdout.write("".join(f"{line}\n" for line in _table(results, wrong)))
-    return int(bool(wrong))
+    return int(bool(wrong)) if len(results) == len(runs) else UNFINISHED
 
 
 def _wrong(results: dict[str, Facts], kills: int) -> list[str]:
     wrong = [f"{name}: {sentence}" for name, found in results.items() for sentence in found["facts"]["wrong"]]
-    calm, interrupted = results["calm"]["facts"], results["interrupted"]["facts"]
-    if calm["evaluations"] != interrupted["evaluations"]:
-        wrong.append(f"{interrupted['evaluations']} evaluations, and {calm['evaluations']} in peace")
+    evaluations = {name: found["facts"]["evaluations"] for name, found in results.items()}
+    if len(set(evaluations.values())) > 1:
+        wrong.append(f"{evaluations['interrupted']} evaluations, and {evaluations['calm']} in peace")
     if len(results["interrupted"]["kills"]) != kills:
         wrong.append(f"{len(results['interrupted']['kills'])} kills of {kills}")
     return wrong
@@ -74,17 +77,16 @@ def _table(results: dict[str, Facts], wrong: list[str]) -> list[str]:
         "calls",
         "calls_cut_off",
         "job_usd",
+        "depth",
         "requeued",
         "fenced",
         "dead_work",
-        "depth",
     )
-    lines = [f"{'':<16}{'calm':>12}{'interrupted':>14}"]
+    lines = ["".join(f"{name:>14}" for name in ("", *results))]
     for row in rows:
-        calm, interrupted = (results[name]["facts"][row] for name in ("calm", "interrupted"))
-        lines.append(f"{row:<16}{calm:>12}{interrupted:>14}")
-    lines.append(f"{'wall_s':<16}{results['calm']['wall_s']:>12.0f}{results['interrupted']['wall_s']:>14.0f}")
-    return [*lines, *(wrong or ["sound: the same number of evaluations, nothing lost, nothing twice"])]
+        lines.append("".join(f"{cell:>14}" for cell in (row, *(found["facts"][row] for found in results.values()))))
+    lines.append(f"{'wall_s':>14}" + "".join(f"{found['wall_s']:>14.0f}" for found in results.values()))
+    return [*lines, *(wrong or ["sound: nothing lost, nothing twice"])]
 
 
 def _options() -> argparse.Namespace:
