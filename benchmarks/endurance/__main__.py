@@ -83,7 +83,7 @@ def _table(results: dict[str, Facts], wrong: list[str]) -> list[str]:
         "dead_work",
     )
     lines = ["".join(f"{name:>14}" for name in ("", *results))]
-    for row in rows:
+    for row in (*counts, "requeued", "fenced", "dead_work"):
         lines.append("".join(f"{cell:>14}" for cell in (row, *(found["facts"][row] for found in results.values()))))
     lines.append(f"{'wall_s':>14}" + "".join(f"{found['wall_s']:>14.0f}" for found in results.values()))
     return [*lines, *(wrong or ["sound: nothing lost, nothing twice"])]
