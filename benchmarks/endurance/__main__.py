@@ -71,17 +71,7 @@ def _wrong(results: dict[str, Facts], kills: int) -> list[str]:
 
 
 def _table(results: dict[str, Facts], wrong: list[str]) -> list[str]:
-    rows = (
-        "candidates",
-        "evaluations",
-        "calls",
-        "calls_cut_off",
-        "job_usd",
-        "depth",
-        "requeued",
-        "fenced",
-        "dead_work",
-    )
+    counts = ("candidates", "evaluations", "calls", "calls_cut_off", "job_usd", "depth")
     lines = ["".join(f"{name:>14}" for name in ("", *results))]
     for row in (*counts, "requeued", "fenced", "dead_work"):
         lines.append("".join(f"{cell:>14}" for cell in (row, *(found["facts"][row] for found in results.values()))))
