@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypedDict, cast
 from urllib.parse import quote
 
@@ -50,6 +50,14 @@ def decisions(client: Client, job_id: str) -> list[Json]:
 def proposals(client: Client, job_id: str) -> list[Json]:
     """How all of the job's candidates were made."""
     return list(_pages(client, _job(job_id, "proposals"), _PROPOSALS))
+
+
+def elsewhere(client: Client, made: Sequence[Json]) -> dict[str, str]:
+    """The sources of parents that are candidates of other jobs, by id: what was ported."""
+    own = {each["candidate_id"] for each in made}
+    foreign = dict.fromkeys(parent for each in made for parent in each["parents"] if parent not in own)
+    sources = {parent: client.candidate(parent)["source"] for parent in foreign}
+    return {parent: source for parent, source in sources.items() if source is not None}
 
 
 def events(client: Client, job_id: str) -> list[Json]:

@@ -85,13 +85,17 @@ def _replay_job(job_id: str, url: str, *, as_json: bool) -> bool:
 def fetch(client: Client, job_id: str) -> Recording:
     """All that is on record of a job's search."""
     ended = client.job(job_id)["state"] in TERMINAL_STATES
+    # The decisions first: what a running job adds meanwhile is then newer than all of them.
+    decisions = record.decisions(client, job_id)
+    events, nodes = record.events(client, job_id), record.tree(client, job_id)
+    proposals = record.proposals(client, job_id)
     return Recording(
         problem_source=record.judging(client, job_id)["problem"]["source"],
-        # The decisions first: what a running job adds meanwhile is then newer than all of them.
-        decisions=record.decisions(client, job_id),
-        events=record.events(client, job_id),
-        nodes=record.tree(client, job_id),
-        proposals=record.proposals(client, job_id),
+        decisions=decisions,
+        events=events,
+        nodes=nodes,
+        proposals=proposals,
+        elsewhere=record.elsewhere(client, proposals),
         ended=ended,
     )
 

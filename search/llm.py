@@ -15,7 +15,7 @@ import math
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -55,11 +55,18 @@ class LlmProposer:
         """
         if request.model is None:
             raise ValueError("the request names no model")
-        return self.ask(request.model, build_prompt(request))
+        return self.ask(request.model, build_prompt(self.limited(request)))
+
+    def limited(self, request: ProposalRequest) -> ProposalRequest:
+        """The request with the room that its model's settings leave for a prompt, so that it is on record."""
+        if request.model is None:
+            return request
+        return replace(request, prompt_tokens=self.options.model(request.model).max_prompt_tokens)
 
     def diagnose(self, request: ProposalRequest, model: str) -> LlmCall:
         """Ask a judge model what is wrong with the request's parent, or what bounds it. Raises NoPrompt."""
-        return self.ask(model, build_diagnosis_prompt(request), DIAGNOSIS_DEADLINE_S)
+        prompt = build_diagnosis_prompt(self.limited(replace(request, model=model)))
+        return self.ask(model, prompt, DIAGNOSIS_DEADLINE_S)
 
     def ask(self, model: str, prompt: Prompt, longest_s: float = math.inf) -> LlmCall:
         """Ask a model, with retries, for `longest_s` at most. A call that failed for good carries its `error`."""

@@ -49,6 +49,8 @@ class Recording:
     nodes: Sequence[Record]
     """The tree as it is now."""
     proposals: Sequence[Record]
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+    """Sources of parents that are candidates of other jobs (what was ported), by id."""
     ended: bool = True
     """Whether the job had ended when it was told; else it may have gone on while it was read."""
 
@@ -68,7 +70,8 @@ def replayed(recording: Recording) -> Replayed:
     """Go through the whole recording. Raises ValueError for a record that cannot be read."""
     found = Replayed()
     _replay_decisions(recording, found)
-    sources = {each["candidate_id"]: each["source"] for each in recording.proposals if each["source"] is not None}
+    own = {each["candidate_id"]: each["source"] for each in recording.proposals if each["source"] is not None}
+    sources = {**recording.elsewhere, **own}
     for proposal in recording.proposals:
         if proposal["proposer"] in BY_MODEL:
             _replay_proposal(proposal, recording.problem_source, sources, found)

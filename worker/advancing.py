@@ -12,11 +12,12 @@ from db.certificates import Step
 from db.finishing import end_search
 from db.ledger import Claim
 from db.models import Job
+from db.portable import portable_kernels
 from db.vocabulary import QUEUE_ASK, QUEUE_LLM, JobState, Proposer, StopReason, target_queue
 from search.advance import advance as decide
 from search.recording import record_of
 from search.rows import node
-from search.types import Budget, Decision, Expansion, JobView, StopRules, Target
+from search.types import Budget, Decision, Expansion, JobView, Portable, StopRules, Target
 from worker.asking import prepare_asks
 from worker.runtime import Runtime
 
@@ -93,6 +94,10 @@ def view(session: Session, job: Job) -> JobView:
         cancel_requested=job.cancel_requested,
         slots=slots(session, job.hardware),
         policy=job.search_policy,
+        portable=tuple(
+            Portable(kernel.candidate_id, Target(kernel.hardware, kernel.language))
+            for kernel in portable_kernels(session, job)
+        ),
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from sqlalchemy.orm import Session
 
 from db.asks import NewAsk, add_ask
-from search.prompts import asks_for_edits, build_prompt
+from search.prompts import build_prompt
 from search.recording import request_record
 from search.types import Expansion, ProposerKind
 from worker.briefing import brief_of
@@ -32,7 +32,7 @@ def prepare_asks(session: Session, ids: Sequence[str], expansions: Sequence[Expa
             request=request_record(request),
             prompt=json.dumps([dict(message) for message in prompt.messages]),
             prompt_version=prompt.version,
-            edits=asks_for_edits(request),
+            edits=prompt.edits,
         )
         add_ask(session, candidate_id, new)
     return len(asked)

@@ -13,6 +13,7 @@ from db.ledger import Claim
 from db.proposals import CALL_KEY
 from db.vocabulary import Failure, Operator, Proposer, target_queue
 from search.novelty import source_hash
+from search.porting import port_as_it_is
 from search.proposing import Proposal
 from search.recording import request_record
 from search.tunables import read_space
@@ -43,6 +44,8 @@ def _proposal(here: Runtime, claim: Claim, brief: Brief) -> Proposal:
         return _by_llm(here, claim, brief)
     if brief.request.operator == Operator.TUNE:
         return propose_tuning(brief.request)
+    if brief.request.operator == Operator.PORT:
+        return port_as_it_is(brief.request)
     return _by_builtin(here, claim, brief)
 
 
@@ -68,7 +71,7 @@ def _by_llm(here: Runtime, claim: Claim, brief: Brief) -> Proposal:
     model = brief.request.model or ""
     try:
         with _lease(here, claim, interrupt=_nothing) as lease:
-            request = advised(here, claim, proposer, brief.request)
+            request = proposer.limited(advised(here, claim, proposer, brief.request))
             lease.check()  # before the second call is paid for
             call = pay(
                 here,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 from search.advance import advance
-from search.prompts import asks_for_edits, build_prompt
+from search.prompts import build_prompt
 from search.proposing import Knowledge, Parent, ProposalRequest, Trial
 from search.recording import (
     IncompleteRecord,
@@ -133,7 +133,7 @@ def test_a_request_is_recorded_without_sources_and_comes_back_whole() -> None:
     assert "class Model" not in json.dumps(record)
     back = request_from(record, REQUEST.problem_source, {"cand_1": REQUEST.parents[0].source})
     assert build_prompt(back) == build_prompt(REQUEST)
-    assert asks_for_edits(back)
+    assert build_prompt(back).edits
     assert replace(back, parents=()) == replace(REQUEST, parents=())
     with pytest.raises(IncompleteRecord, match="cand_1"):
         request_from(record, REQUEST.problem_source, {})
