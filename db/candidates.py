@@ -21,6 +21,7 @@ from db.ledger import Claim
 from db.listing import CandidateRow, Sort, get_candidate, list_candidates
 from db.models import Candidate, Evaluation, Job
 from db.storable import storable_json, storable_text
+from db.tuning_models import Tuning
 from db.vocabulary import CandidateState, EventType, Failure, WorkKind
 
 __all__ = [
@@ -248,10 +249,11 @@ def load_tree(session: Session, job_id: str) -> list[TreeRow]:
             Candidate.source_hash,
             Candidate.plan,
             Candidate.cost_usd,
-            func.coalesce(Evaluation.gpu_s, 0.0).label("gpu_s"),
+            (func.coalesce(Evaluation.gpu_s, 0.0) + func.coalesce(Tuning.gpu_s, 0.0)).label("gpu_s"),
             func.jsonb_path_query_array(Evaluation.report, _SOL_FRACTIONS, type_=JSONB).label("sol_fractions"),
         )
         .outerjoin(Evaluation, Evaluation.candidate_id == Candidate.id)
+        .outerjoin(Tuning, Tuning.candidate_id == Candidate.id)
         .where(Candidate.job_id == job_id)
         .order_by(Candidate.ordinal)
     )

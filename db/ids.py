@@ -7,7 +7,7 @@ import threading
 import time
 from typing import Literal
 
-Prefix = Literal["job", "cand", "eval", "work", "call", "worker", "kernel", "adm", "cert"]
+Prefix = Literal["job", "cand", "eval", "work", "call", "worker", "kernel", "adm", "cert", "tune"]
 
 _lock = threading.Lock()
 _last = 0

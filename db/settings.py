@@ -50,6 +50,11 @@ class Settings(BaseSettings):
     minimum_sandbox: Literal["namespaces", "landlock", "process"] = "landlock"
     """A worker whose machine offers less refuses to run candidates. `process` confines little: trusted code only."""
 
+    tune_configurations: int = Field(default=24, ge=0)
+    """Configurations that one `tune` measures before the best is judged; 0 judges each as a candidate of its own."""
+    tune_wall_s: float = Field(default=30.0, gt=0)
+    """After so many seconds a `tune` measures no more of them."""
+
     @property
     def home_path(self) -> Path:
         """The home with `~` resolved."""

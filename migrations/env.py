@@ -9,6 +9,7 @@ from __future__ import annotations
 from alembic import context
 from sqlalchemy import Connection, Engine, NullPool, create_engine, text
 
+from db import tuning_models  # noqa: F401 - its table belongs to Base
 from db.models import Base
 from db.settings import get_settings, sqlalchemy_url
 

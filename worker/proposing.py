@@ -8,7 +8,7 @@ from typing import Final
 
 import structlog
 
-from db import candidates, llm_calls
+from db import candidates, events, ledger, llm_calls, recovery, tunings
 from db.candidates import Proposed
 from db.ledger import Claim
 from db.llm_calls import CallRecord
@@ -17,11 +17,13 @@ from db.vocabulary import Failure, Operator, Proposer, target_queue
 from search.novelty import source_hash
 from search.proposing import LlmCall, Proposal
 from search.tunables import read_space
-from search.tuning import propose_tuning
 from worker.briefing import Brief, read_brief
 from worker.builtin_process import BuiltinProcess
+from worker.evaluating import INFRA_RETRY_S
 from worker.heartbeat import Lease
+from worker.judge.client import JudgeFailed
 from worker.runtime import Runtime
+from worker.tuning import tune
 
 log = structlog.get_logger(__name__)
 
@@ -37,6 +39,9 @@ def propose(here: Runtime, claim: Claim) -> None:
     """
     with here.transaction() as session:
         brief = read_brief(session, claim)
+    if brief.request.operator == Operator.TUNE and brief.proposer == Proposer.BUILTIN:
+        _tune(here, claim, brief)
+        return
     proposal = _proposal(here, claim, brief)
     _store(here, claim, brief, proposal)
 
@@ -44,9 +49,19 @@ def propose(here: Runtime, claim: Claim) -> None:
 def _proposal(here: Runtime, claim: Claim, brief: Brief) -> Proposal:
     if brief.proposer == Proposer.LLM:
         return _by_llm(here, claim, brief)
-    if brief.request.operator == Operator.TUNE:
-        return propose_tuning(brief.request)
     return _by_builtin(here, claim, brief)
+
+
+def _tune(here: Runtime, claim: Claim, brief: Brief) -> None:
+    """A fault of the machine gives the work back without counting the attempt, as where a candidate is judged."""
+    try:
+        tuned = tune(here, claim, brief)
+    except JudgeFailed as failed:
+        with here.transaction() as session:
+            recovery.give_back(session, claim, str(failed), delay_s=INFRA_RETRY_S, count_attempt=False)
+        log.warning("tuning.returned", reason=str(failed))
+        return
+    _store(here, claim, brief, tuned.proposal, tuned.tuning)
 
 
 def _by_builtin(here: Runtime, claim: Claim, brief: Brief) -> Proposal:
@@ -110,8 +125,14 @@ def _as_call(row: LlmCallRow) -> LlmCall:
     return LlmCall(prompt=(), answer=row.answer, model=row.model, error=row.error, finish_reason=row.finish_reason)
 
 
-def _store(here: Runtime, claim: Claim, brief: Brief, proposal: Proposal) -> None:
+def _store(
+    here: Runtime, claim: Claim, brief: Brief, proposal: Proposal, tuning: tunings.NewTuning | None = None
+) -> None:
     with here.transaction() as session:
+        if tuning is not None:
+            events.lock_job(session, claim.job_id)
+            ledger.hold(session, claim)
+            tunings.store_tuning(session, claim.candidate, tuning)
         if proposal.source is None:
             failure = proposal.failure or Failure.NO_CODE
             candidates.reject_candidate(session, claim, str(failure), proposal.detail)

@@ -84,6 +84,19 @@ class Judge:
         except JudgeFailed as failed:
             return _infra_error(request, str(failed))
 
+    def measure(self, request: EvaluationRequest, source: str) -> dict[str, Any]:
+        """A configuration of a judged candidate (`request`'s), measured quickly: `worker.judge.tuning.Measurement` as
+        JSON. Its runner stays for the next configuration until `rest`, or until anything else is asked of this problem.
+
+        Raises ReferenceFailed when the problem itself cannot be judged, JudgeFailed when the machine failed.
+        """
+        what = {"request": request.to_json(), "source": source}
+        return self._ask("measure", what, request.problem_source)
+
+    def rest(self, problem_source: str) -> None:
+        """Measuring is over: give its runner back. Raises JudgeFailed when the machine failed."""
+        self._ask("rest", {}, problem_source)
+
     def admit(self, problem_source: str, problem_name: str) -> dict[str, Any]:
         """The admission test of a problem (`worker.judge.reference.findings.Admission`) as JSON.
 

@@ -1,0 +1,165 @@
+"""Tune a kernel: measure many of its configurations in one lease, hand the best one on to be judged in full.
+
+    known configurations ► a better one waits?  ► propose it
+                         ► workloads want different ones? ► propose a dispatching source (once)
+                         ► else: suggest ► judge.measure ► … ► propose the best, or say that there is none
+
+What is measured is kept by the content of the kernel's source, so a later `tune` goes on where this one stopped, in
+this job or another. The optimiser (`search.tuning`) needs nothing but the configurations measured so far.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+
+from db import events, ledger, tunings
+from db.ledger import Claim
+from db.models import Candidate, Job
+from db.tunings import NewTuning
+from search import configurations
+from search.configurations import Dispatch, Measured
+from search.proposing import Parent, Proposal
+from search.tunables import Space, read_space, with_values
+from search.tuning import propose_tuning, suggest
+from search.types import Failure, Params
+from worker.briefing import Brief
+from worker.dispatching import CannotDispatch, dispatching_source
+from worker.heartbeat import Lease
+from worker.judge.report import EvaluationRequest
+from worker.requests import judge_request
+from worker.runtime import Runtime
+
+log = structlog.get_logger(__name__)
+
+DISPATCH_PLAN: Final = "dispatch: "
+"""How the plan of a dispatching candidate begins; a kernel gets one."""
+
+
+@dataclass(slots=True)
+class Tuned:
+    """What came of it: a proposal, and what was measured for it (None where nothing was)."""
+
+    proposal: Proposal
+    tuning: NewTuning | None = None
+
+
+@dataclass(slots=True)
+class Known:
+    """What is known about the kernel's configurations so far."""
+
+    measured: list[Measured] = field(default_factory=list)
+    signatures: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, trial: Mapping[str, Any]) -> None:
+        """One configuration, as it is stored."""
+        self.measured.append(Measured(trial["params"], trial.get("ratios") or {}))
+
+
+def tune(here: Runtime, claim: Claim, brief: Brief) -> Tuned:
+    """The best configuration to judge next. Raises Fenced and CancelRequested; JudgeFailed where the machine failed."""
+    parent = brief.request.parents[0]
+    space = read_space(parent.source)
+    effort = here.settings.tune_configurations
+    if space is None or not effort:
+        return Tuned(propose_tuning(brief.request))
+    known = _known(here, parent, space)
+    judged = [space.defaults, *(trial.params for trial in brief.request.trials)]
+    proposal = _configuration(parent, known, judged) or _dispatching(here, claim, parent, space, known)
+    if proposal is not None:
+        return Tuned(proposal)
+    tuning = _explore(here, claim, brief, space, known)
+    proposal = _configuration(parent, known, judged) or _nothing_better(space, known)
+    return Tuned(proposal, tuning)
+
+
+def _known(here: Runtime, parent: Parent, space: Space) -> Known:
+    with here.transaction() as session:
+        stored = tunings.tunings_of(session, parent.id or "")
+    known = Known()
+    for row in stored:
+        known.signatures |= row.get("signatures") or {}
+        for trial in row.get("trials") or ():
+            if space.allows(trial["params"]):
+                known.add(trial)
+    return known
+
+
+def _explore(here: Runtime, claim: Claim, brief: Brief, space: Space, known: Known) -> NewTuning:
+    """Measure configurations until there are enough, the time is over or the space is exhausted; adds to `known`."""
+    request = _request(here, claim, brief)
+    judge, settings = here.judge(request.hardware), here.settings
+    lease = Lease(here.sessions, claim, interrupt=judge.abort, lease_s=settings.lease_s, renew_s=settings.renew_s)
+    began_s = time.monotonic()
+    trials: list[dict[str, Any]] = []
+    gpu_s = 0.0
+    with lease:
+        while len(trials) < settings.tune_configurations and not lease.interrupted:
+            params = suggest(space, configurations.as_trials(known.measured), brief.request.seed)
+            if params is None or time.monotonic() - began_s > settings.tune_wall_s:
+                break
+            found = judge.measure(request, with_values(request.candidate_source, params))
+            gpu_s += found["gpu_s"]
+            trials.append({"params": params} | {name: found[name] for name in ("ratios", "verdict", "reason")})
+            known.add(trials[-1])
+            known.signatures |= found["signatures"]
+        if not lease.interrupted:
+            judge.rest(request.problem_source)
+    lease.check()
+    wall_s = time.monotonic() - began_s
+    log.info("tuning.measured", configurations=len(trials), space=space.size, wall_s=round(wall_s, 1))
+    return NewTuning(brief.request.parents[0].id or "", trials, known.signatures, gpu_s, wall_s)
+
+
+def _request(here: Runtime, claim: Claim, brief: Brief) -> EvaluationRequest:
+    """The kernel as it is, to measure against."""
+    with here.transaction() as session:
+        events.lock_job(session, claim.job_id)
+        ledger.hold(session, claim)
+        parent = session.get_one(Candidate, brief.request.parents[0].id)
+        return judge_request(session, session.get_one(Job, claim.job_id), parent)
+
+
+def _configuration(parent: Parent, known: Known, judged: Sequence[Params]) -> Proposal | None:
+    fastest = configurations.worth_judging(known.measured, judged)
+    if fastest is None:
+        return None
+    values = ", ".join(f"{name}={value!r}" for name, value in fastest.params.items())
+    plan = f"tune: {values} (measured {fastest.gain:.2f} times as fast, best of {len(known.measured)})"
+    return Proposal(source=with_values(parent.source, fastest.params), plan=plan, params=fastest.params)
+
+
+def _dispatching(here: Runtime, claim: Claim, parent: Parent, space: Space, known: Known) -> Proposal | None:
+    """A source that picks the configuration by the inputs' sizes, where that promises enough; each kernel gets one."""
+    dispatch = configurations.plan_dispatch(known.measured, space.defaults, known.signatures)
+    if dispatch is None or _was_dispatched(here, claim, parent):
+        return None
+    try:
+        source = dispatching_source(parent.source, space, dispatch)
+    except CannotDispatch as reason:
+        log.info("dispatch.not_written", parent=parent.id, reason=str(reason))
+        return None
+    return Proposal(source=source, plan=DISPATCH_PLAN + _described(dispatch))
+
+
+def _was_dispatched(here: Runtime, claim: Claim, parent: Parent) -> bool:
+    with here.transaction() as session:
+        return tunings.has_child_with_plan(session, claim.job_id, parent.id or "", DISPATCH_PLAN)
+
+
+def _described(dispatch: Dispatch) -> str:
+    kinds = {configurations.key_of(params) for params in (*dispatch.choices.values(), dispatch.fallback)}
+    return (
+        f"{len(kinds)} configurations by the inputs' sizes, {dispatch.gain:.2f} times as fast as the best single one "
+        "as measured; all other sizes take that one"
+    )
+
+
+def _nothing_better(space: Space, known: Known) -> Proposal:
+    tried = len(known.measured)
+    detail = f"{tried} configurations of {space.size} measured (before constraints), none faster than those judged"
+    return Proposal(failure=Failure.EXHAUSTED, detail=detail)
