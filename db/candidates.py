@@ -36,6 +36,7 @@ __all__ = [
     "list_candidates",
     "load_tree",
     "reject_candidate",
+    "reject_duplicate",
     "reject_unsettled",
     "start_evaluation",
     "store_evaluation",
@@ -132,10 +133,13 @@ def _add(session: Session, job: Job, ordinal: int, new: NewCandidate) -> str:
     return candidate_id
 
 
-def store_proposal(session: Session, claim: Claim, proposed: Proposed, *, queue: str) -> CandidateState:
+def store_proposal(
+    session: Session, claim: Claim, proposed: Proposed, *, queue: str, near: tuple[str, float] | None = None
+) -> CandidateState:
     """Finish a `propose` with a source: queue its evaluation on `queue`, or reject it as a duplicate.
 
-    A source that an earlier candidate of the job has (normalised) costs no evaluation. Raises Fenced.
+    A source that an earlier candidate of the job has (normalised) costs no evaluation, nor does one that is `near`
+    another (its id, and how alike they are). Raises Fenced.
     """
     candidate = _settle(session, claim)
     candidate.source, candidate.source_hash = storable_text(proposed.source), proposed.source_hash
@@ -143,10 +147,12 @@ def store_proposal(session: Session, claim: Claim, proposed: Proposed, *, queue:
     candidate.params = storable_json(proposed.params) if proposed.params is not None else None
     candidate.tunable = proposed.tunable
     twin = _twin(session, candidate, proposed.source_hash)
+    detail = "the same source as"
+    if twin is None and near is not None:
+        twin, detail = session.get_one(Candidate, near[0]), f"nearly the same source ({near[1]:.0%} alike) as"
     if twin is not None:
         candidate.duplicate_of = twin.id
-        detail = f"the same source as candidate {twin.ordinal} of this job"
-        _reject(session, candidate, Failure.DUPLICATE, detail)
+        _reject(session, candidate, Failure.DUPLICATE, f"{detail} candidate {twin.ordinal} of this job")
         return CandidateState.REJECTED
     candidate.state = CandidateState.QUEUED.value
     session.flush()
@@ -163,6 +169,14 @@ def store_proposal(session: Session, claim: Claim, proposed: Proposed, *, queue:
     events.append(session, claim.job_id, EventType.CANDIDATE_PROPOSED, data)
     jobs.enqueue_advance(session, claim.job_id, priority=job.priority)
     return CandidateState.QUEUED
+
+
+def reject_duplicate(session: Session, claim: Claim, twin: Candidate, detail: str) -> None:
+    """Finish a `propose` or an `evaluate` whose candidate is another one again: it has that one's verdict, and takes no
+    device time. Raises Fenced."""
+    candidate = _settle(session, claim)
+    candidate.duplicate_of = twin.id
+    _reject(session, candidate, Failure.DUPLICATE, detail)
 
 
 def _settle(session: Session, claim: Claim) -> Candidate:

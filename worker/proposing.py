@@ -7,14 +7,15 @@ from collections.abc import Callable
 from typing import Final
 
 import structlog
+from sqlalchemy.orm import Session
 
-from db import candidates, events, ledger, llm_calls, recovery, tunings
+from db import candidates, duplicates, events, ledger, llm_calls, recovery, tunings
 from db.candidates import Proposed
 from db.ledger import Claim
 from db.llm_calls import CallRecord
 from db.models import LlmCall as LlmCallRow
 from db.vocabulary import Failure, Operator, Proposer, target_queue
-from search.novelty import source_hash
+from search.novelty import NOVEL_OPERATORS, nearest, source_hash
 from search.proposing import LlmCall, Proposal
 from search.tunables import read_space
 from worker.briefing import Brief, read_brief
@@ -145,5 +146,13 @@ def _store(
             params=proposal.params,
             tunable=read_space(proposal.source) is not None,
         )
-        state = candidates.store_proposal(session, claim, proposed, queue=target_queue(brief.hardware))
+        near = _near(session, claim, brief, proposal.source)
+        state = candidates.store_proposal(session, claim, proposed, queue=target_queue(brief.hardware), near=near)
     log.info("candidate.proposed", state=state.value, plan=proposal.plan)
+
+
+def _near(session: Session, claim: Claim, brief: Brief, source: str) -> tuple[str, float] | None:
+    """The accepted candidate that this one is nearly, where something new was promised; built-in seeds never repeat."""
+    if brief.proposer == Proposer.BUILTIN or brief.request.operator not in NOVEL_OPERATORS:
+        return None
+    return nearest(source, duplicates.accepted_sources(session, claim.job_id).items())

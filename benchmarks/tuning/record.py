@@ -3,10 +3,11 @@
     python -m benchmarks.tuning.record                    # all that are not there yet; about 3 minutes each
     python -m benchmarks.tuning.record --only cumsum.scan --passes 2 --out somewhere
 
-A configuration's latency on a workload is the shortest of its cold-cache calls, three in each of several passes over
-the space, each pass in another random order: what disturbs a busy machine for some seconds then hits some passes of
-all configurations and not all passes of some. Every configuration is built with the candidates' own flags, and its
-outputs are compared with the reference's. Run it on an otherwise idle machine.
+A configuration's latency on a workload is the shortest of its calls in several passes over the space, each pass in
+another random order: what disturbs a busy machine for some seconds then hits some passes of all configurations and not
+all passes of some. Calls during which a thread waited for a core are not counted (`worker.judge.runners.quiet`), as far
+as calm ones can be had. Caches are warm. Every configuration is built with the candidates' own flags, and its outputs
+are compared with the reference's. Run it on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -31,22 +32,24 @@ from search.tunables import Space, parse_space, with_values
 from search.types import Params
 from worker.builtin.menu import menu
 from worker.builtin.trace import call_accepting, load_source
+from worker.judge.runners.quiet import waited_s as waited_so_far_s
 from worker.runner import kernelwright
 
 RECIPES = (
     "cross_entropy.cross_entropy",
     "cumsum.scan",
     "layernorm.layer_norm",
-    "residual_rmsnorm.rms_norm",
+    "layernorm.rowwise",
+    "residual_rmsnorm.rowwise",
     "softmax.rowwise",
     "softmax.softmax",
 )
 """PROBLEM.RECIPE: spaces of 48 to 288 configurations. The products' have thousands."""
 
-CALLS_A_PASS = 3
-CACHE_FLOATS = 16 << 20
-"""64 MiB are read before each call: no input is left in the second-level cache."""
-SPOILER = torch.zeros(CACHE_FLOATS)
+CALLS_A_PASS, TRIES = 5, 25
+"""So many calm calls are wanted of each configuration in each pass, and so many are made to get them."""
+CALM_SHARE = 0.05
+"""A call is calm when its threads waited for cores for less than this share of it."""
 
 
 def say(text: str) -> None:
@@ -106,14 +109,18 @@ def calls_of(source: str, where: list[Bench]) -> list[Callable[[], torch.Tensor]
 
 
 def shortest_us(call: Callable[[], torch.Tensor]) -> float:
-    """The shortest of some calls, each with cold caches."""
-    found = []
-    for _ in range(CALLS_A_PASS):
-        SPOILER.add_(1.0)
-        start_s = time.perf_counter()
+    """The shortest of some calm calls; of all calls where none was calm."""
+    calm: list[float] = []
+    all_us: list[float] = []
+    call()
+    while len(calm) < CALLS_A_PASS and len(all_us) < TRIES:
+        waited_s, start_s = waited_so_far_s(os.getpid()), time.perf_counter()
         call()
-        found.append((time.perf_counter() - start_s) * 1e6)
-    return min(found)
+        took_s = time.perf_counter() - start_s
+        all_us.append(took_s * 1e6)
+        if waited_so_far_s(os.getpid()) - waited_s < CALM_SHARE * took_s:
+            calm.append(all_us[-1])
+    return min(calm or all_us)
 
 
 def measure(source: str, space: Space, where: list[Bench], passes: int) -> Iterator[tuple[Params, tuple[float, ...]]]:
@@ -152,7 +159,7 @@ def main() -> None:
     """Record what is asked for and not there yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=RECIPES, help="PROBLEM.RECIPE ...")
-    parser.add_argument("--passes", type=int, default=5)
+    parser.add_argument("--passes", type=int, default=6)
     parser.add_argument("--out", type=Path, default=FOLDER)
     options = parser.parse_args()
     sys.modules.setdefault("kernelwright", kernelwright)

@@ -44,6 +44,8 @@ def _ask(referee: Referee, question: str, what: dict[str, Any]) -> dict[str, Any
         return {"report": referee.admit(**what)}
     if question == "measure":
         return {"report": referee.measure(EvaluationRequest(**what["request"]), what["source"])}
+    if question == "fingerprint":
+        return {"report": {"fingerprint": referee.fingerprint(what["source"])}}
     if question == "rest":
         referee.rest()
         return {"report": {}}

@@ -84,6 +84,13 @@ class Judge:
         except JudgeFailed as failed:
             return _infra_error(request, str(failed))
 
+    def fingerprint(self, request: EvaluationRequest) -> str | None:
+        """What the candidate is once it is built (`worker.judge.artefacts`), or None where nobody can say before it
+        runs. Takes no device time. Raises JudgeFailed when the machine failed."""
+        what = {"source": request.candidate_source}
+        found: str | None = self._ask("fingerprint", what, request.problem_source)["fingerprint"]
+        return found
+
     def measure(self, request: EvaluationRequest, source: str) -> dict[str, Any]:
         """A configuration of a judged candidate (`request`'s), measured quickly: `worker.judge.tuning.Measurement` as
         JSON. Its runner stays for the next configuration until `rest`, or until anything else is asked of this problem.

@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 import torch
 
-from worker.judge import ahead, environment
+from worker.judge import ahead, artefacts, environment
 from worker.judge.baselines import Baselines, Record
 from worker.judge.certificate.certify import certify
 from worker.judge.certificate.parts import RefereeParts
@@ -98,6 +98,11 @@ class Referee:
             parts = TuningParts(exhibits, self._lease, self._timer, self._runner, self.device)
             self._tuning = Tuning(parts, request)
         return self._tuning.measure(source).to_json()
+
+    def fingerprint(self, source: str) -> str | None:
+        """What the candidate is once it is built (`worker.judge.artefacts`). Takes no lease: no device is used."""
+        with self.processes.runner(device=False) as runner:
+            return artefacts.fingerprint(runner, source)
 
     def rest(self) -> None:
         """No more configurations: end their runner."""
