@@ -79,7 +79,17 @@ def tuned_parent(here: Runtime, job: Job) -> str:
     return parent
 
 
-def test_tuning_tries_each_configuration_once_and_then_says_that_it_is_exhausted(here: Runtime) -> None:
+@pytest.fixture
+def one_by_one(here: Runtime) -> Iterator[Runtime]:
+    """A worker that judges each configuration as a candidate of its own."""
+    settings = here.settings.model_copy(update={"tune_configurations": 0})
+    runtime = Runtime(settings, here.owner, here.queues)
+    yield runtime
+    runtime.close()
+
+
+def test_tuning_tries_each_configuration_once_and_then_says_that_it_is_exhausted(one_by_one: Runtime) -> None:
+    here = one_by_one
     job = make_job(here.sessions)
     parent = tuned_parent(here, job)
     children = make_candidates(here.sessions, job, 3, operator="tune", parents=(parent,))
@@ -90,7 +100,8 @@ def test_tuning_tries_each_configuration_once_and_then_says_that_it_is_exhausted
     assert (made[2].state, made[2].failure) == ("rejected", "exhausted")
 
 
-def test_the_tuner_is_told_of_every_other_configuration(here: Runtime) -> None:
+def test_the_tuner_is_told_of_every_other_configuration(one_by_one: Runtime) -> None:
+    here = one_by_one
     job = make_job(here.sessions)
     parent = tuned_parent(here, job)
     first, second = make_candidates(here.sessions, job, 2, operator="tune", parents=(parent,))
