@@ -29,7 +29,9 @@ NOISE = 0.02
 """Share of the variance of the measurements that is noise."""
 
 
-def expected_improvements(tried: Sequence[Sequence[float]], values: Sequence[float], free: Sequence[Sequence[float]]) -> list[float]:
+def expected_improvements(
+    tried: Sequence[Sequence[float]], values: Sequence[float], free: Sequence[Sequence[float]]
+) -> list[float]:
     """For each free configuration, by how much it is expected to exceed the best value.
 
     A configuration is the places of its values in their lists, each from 0 to 1. At least two values, not all alike,
@@ -63,7 +65,7 @@ def _covariance(one: Floats, other: Floats) -> Floats:
 
     apart = (one[:, None, :] - other[None, :, :]) / REACH
     alike = np.exp(-(apart**2))
-    singles = alike.mean(axis=2)
+    singles: Floats = alike.mean(axis=2)
     count = one.shape[1]
     if count < 2:
         return singles

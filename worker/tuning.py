@@ -23,7 +23,7 @@ from db.models import Candidate, Job
 from db.tunings import NewTuning
 from search import configurations
 from search.configurations import Dispatch, Measured
-from search.proposing import Parent, Proposal
+from search.proposing import Parent, Proposal, Trial
 from search.tunables import Space, read_space, with_values
 from search.tuning import propose_tuning, suggest
 from search.types import Failure, Params
@@ -99,7 +99,8 @@ def _explore(here: Runtime, claim: Claim, brief: Brief, space: Space, known: Kno
     gpu_s = 0.0
     with lease:
         while len(trials) < settings.tune_configurations and not lease.interrupted:
-            params = suggest(space, configurations.as_trials(known.measured), brief.request.seed)
+            known_trials = [Trial(space.defaults, 1.0), *configurations.as_trials(known.measured)]
+            params = suggest(space, known_trials, brief.request.seed)
             if params is None or time.monotonic() - began_s > settings.tune_wall_s:
                 break
             found = judge.measure(request, with_values(request.candidate_source, params))

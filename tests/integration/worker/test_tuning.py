@@ -19,8 +19,8 @@ import time
 
 import torch
 
-TUNABLES = {"PAUSE_US": [2000, 900, 0], "WRONG": [False, True]}
-PAUSE_US = 2000
+TUNABLES = {"PAUSE_US": [60_000, 30_000, 0], "WRONG": [False, True]}
+PAUSE_US = 60_000
 WRONG = False
 
 
@@ -44,7 +44,7 @@ class ModelNew(torch.nn.Module):
 '''
 TRIALS = [
     {"params": {"PAUSE_US": 0, "WRONG": False}, "verdict": "ok", "ratios": {"small": 1.6, "large": 0.8}},
-    {"params": {"PAUSE_US": 900, "WRONG": False}, "verdict": "ok", "ratios": {"small": 0.8, "large": 1.5}},
+    {"params": {"PAUSE_US": 30_000, "WRONG": False}, "verdict": "ok", "ratios": {"small": 0.8, "large": 1.5}},
 ]
 SIGNATURES = {"small": [["float32", 8, 8]], "large": [["float32", 64, 64]]}
 
@@ -83,7 +83,7 @@ def test_one_tune_measures_the_space_and_proposes_the_best(here: Runtime) -> Non
     found = {(t["params"]["PAUSE_US"], t["params"]["WRONG"]): t for t in stored.measured["trials"]}
     assert len(found) == 5, "all but the configuration that the kernel has"
     assert {key for key, trial in found.items() if trial["verdict"] == "incorrect"} == {
-        (pause, True) for pause in (0, 900, 2000)
+        (pause, True) for pause in (0, 30_000, 60_000)
     }
     assert job_gpu_s == pytest.approx(2.0 + stored.gpu_s), "the evaluation's and the tuning's"
     assert node.gpu_s == stored.gpu_s > 0
