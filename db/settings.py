@@ -52,7 +52,7 @@ class Settings(BaseSettings):
 
     tune_configurations: int = Field(default=24, ge=0)
     """Configurations that one `tune` measures before the best is judged; 0 judges each as a candidate of its own."""
-    tune_wall_s: float = Field(default=30.0, gt=0)
+    tune_wall_s: float = Field(default=20.0, gt=0)
     """After so many seconds a `tune` measures no more of them."""
 
     @property

@@ -1,6 +1,6 @@
 """Measure every configuration of some built-in C++ recipes on this machine, once.
 
-    python -m benchmarks.tuning.record                    # all that are not there yet; about 3 minutes each
+    python -m benchmarks.tuning.record                    # some minutes each; goes on where it was interrupted
     python -m benchmarks.tuning.record --only cumsum.scan --passes 2 --out somewhere
 
 A configuration's latency on a workload is the shortest of its calls in several passes over the space, each pass in
@@ -13,6 +13,7 @@ are compared with the reference's. Run it on an otherwise idle machine.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import random
@@ -26,10 +27,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.tuning.spaces import FOLDER, Recorded
+from benchmarks.tuning.spaces import FOLDER, Recorded, read
 from problems.catalog import bundled
 from search.tunables import Space, parse_space, with_values
-from search.types import Params
 from worker.builtin.menu import menu
 from worker.builtin.trace import call_accepting, load_source
 from worker.judge.runners.quiet import waited_s as waited_so_far_s
@@ -123,40 +123,43 @@ def shortest_us(call: Callable[[], torch.Tensor]) -> float:
     return min(calm or all_us)
 
 
-def measure(source: str, space: Space, where: list[Bench], passes: int) -> Iterator[tuple[Params, tuple[float, ...]]]:
-    """Every configuration with its latencies, in the order of the space."""
-    configurations = list(space.configurations())
-    calls = [calls_of(with_values(source, params), where) for params in configurations]
-    shortest = [[float("inf")] * len(where) for _ in configurations]
-    order = list(range(len(configurations)))
+def one_pass(number: int, calls: list[list[Callable[[], torch.Tensor]]], shortest: list[list[float]]) -> None:
+    """Once over the space in an order of its own; keeps what is shorter than before."""
+    order = list(range(len(calls)))
+    random.Random(number).shuffle(order)
     with torch.no_grad():
-        for number in range(passes):
-            random.Random(number).shuffle(order)
-            for index in order:
-                for place, call in enumerate(calls[index]):
-                    shortest[index][place] = min(shortest[index][place], shortest_us(call))
-    for params, found in zip(configurations, shortest, strict=True):
-        yield params, tuple(round(value, 1) for value in found)
+        for index in order:
+            for place, call in enumerate(calls[index]):
+                shortest[index][place] = min(shortest[index][place], round(shortest_us(call), 1))
 
 
 def record(recipe: str, passes: int, folder: Path) -> None:
-    """Measure one space and write its file."""
-    source = source_of(recipe)
+    """Measure one space; goes on from the passes that its file holds, and writes it after each."""
+    source, path = source_of(recipe), folder / f"{recipe}.json"
     space = parse_space(source)
     assert space is not None, f"{recipe} declares no tunables"
     where = list(benches(recipe.split(".")[0]))
+    configurations = list(space.configurations())
+    keys = [tuple(params[name] for name in space.values) for params in configurations]
+    done = json.loads(path.read_text(encoding="utf-8"))["passes"] if path.exists() else 0
+    before = read(path).latency_us if done else {}
+    shortest = [list(before.get(key) or [float("inf")] * len(where)) for key in keys]
+    if done >= passes:
+        return
     began_s = time.monotonic()
-    names = list(space.values)
-    rows = {tuple(params[name] for name in names): found for params, found in measure(source, space, where, passes)}
-    found = Recorded(recipe, space, rows, tuple(bench.name for bench in where))
-    folder.mkdir(parents=True, exist_ok=True)
-    facts = {"cores": os.cpu_count(), "machine": platform.machine(), "passes": passes, "calls_a_pass": CALLS_A_PASS}
-    (folder / f"{recipe}.json").write_text(found.to_json(**facts), encoding="utf-8")
-    say(f"{recipe}: {len(rows)} configurations, best {found.best:.2f}, {time.monotonic() - began_s:.0f} s")
+    calls = [calls_of(with_values(source, params), where) for params in configurations]
+    for number in range(done, passes):
+        one_pass(number, calls, shortest)
+        rows = {key: tuple(found) for key, found in zip(keys, shortest, strict=True)}
+        found = Recorded(recipe, space, rows, tuple(bench.name for bench in where))
+        facts = {"cores": os.cpu_count(), "machine": platform.machine(), "passes": number + 1}
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(found.to_json(**facts), encoding="utf-8")
+        say(f"{recipe}: pass {number + 1}, best {found.best:.2f}, {time.monotonic() - began_s:.0f} s")
 
 
 def main() -> None:
-    """Record what is asked for and not there yet."""
+    """Record what is asked for, as far as it is not there yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=RECIPES, help="PROBLEM.RECIPE ...")
     parser.add_argument("--passes", type=int, default=6)
@@ -164,8 +167,7 @@ def main() -> None:
     options = parser.parse_args()
     sys.modules.setdefault("kernelwright", kernelwright)
     for recipe in options.only:
-        if not (options.out / f"{recipe}.json").exists():
-            record(recipe, options.passes, options.out)
+        record(recipe, options.passes, options.out)
 
 
 if __name__ == "__main__":
