@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from search.configurations import Dispatch, Signature, key_of
 from search.tunables import Space
 from search.types import Params
+from worker.renaming import Renamer, bound_in
 
 HIDING = frozenset({"globals", "locals", "vars", "eval", "exec", "super", "__class__", "__name__"})
 """Names that make the others unknowable, or that mean something else in a copy."""
@@ -174,47 +175,25 @@ def _depends(statement: ast.stmt, varying: frozenset[str]) -> bool:
 
 
 def _check_copied(node: ast.AST, varying: frozenset[str]) -> None:
-    """Raises CannotDispatch where names cannot be told by their spelling."""
+    """Raises CannotDispatch where names cannot be followed: hidden ones, and those that a scope shares with another."""
     hidden = sorted(_names_read(node) & HIDING)
     if hidden:
         raise CannotDispatch(f"{hidden[0]} hides which names are used")
     for inner in ast.walk(node):
-        if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ListComp | ast.ClassDef):
-            again = sorted(_bound_inside(inner) & varying)
-            if again:
-                raise CannotDispatch(f"{again[0]} is bound again inside")
-
-
-def _bound_inside(node: ast.AST) -> set[str]:
-    """The names that a scope binds: its arguments and what is stored in it."""
-    inner = [child for child in ast.walk(node) if child is not node]
-    found = {child.arg for child in inner if isinstance(child, ast.arg)}
-    found |= {child.id for child in inner if isinstance(child, ast.Name) and not isinstance(child.ctx, ast.Load)}
-    return found | {child.name for child in inner if isinstance(child, ast.FunctionDef | ast.ClassDef)}
-
-
-class _Renamer(ast.NodeTransformer):
-    """Gives names the number of their configuration."""
-
-    def __init__(self, names: Mapping[str, str]) -> None:
-        self._names = names
-
-    def visit_Name(self, node: ast.Name) -> ast.Name:
-        node.id = self._names.get(node.id, node.id)
-        return node
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        node.name = self._names.get(node.name, node.name)
-        return self.generic_visit(node)
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        node.name = self._names.get(node.name, node.name)
-        return self.generic_visit(node)
+        bound: set[str] = set()
+        if isinstance(inner, ast.Global | ast.Nonlocal):
+            bound = set(inner.names)
+        elif isinstance(inner, ast.ClassDef):
+            bound = bound_in(inner.body)
+        elif isinstance(inner, ast.NamedExpr):
+            bound = bound_in([inner])
+        if bound & varying:
+            raise CannotDispatch(f"{min(bound & varying)} is bound again inside")
 
 
 def _renamed(statement: ast.stmt, varying: frozenset[str], number: int) -> ast.stmt:
     names = {name: f"{name}__{number}" for name in varying}
-    renamed: ast.stmt = _Renamer(names).visit(copy.deepcopy(statement))
+    renamed: ast.stmt = Renamer(names).visit(copy.deepcopy(statement))
     return renamed
 
 

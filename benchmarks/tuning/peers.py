@@ -58,7 +58,7 @@ def write_cache(space: Recorded, folder: Path) -> Path:
 def best_found(strategy: str, space: Recorded, cache: Path, seed: int, evaluations: int) -> float:
     """The best speedup among so many evaluations by one of its strategies."""
     import numpy as np
-    from kernel_tuner import tune_kernel
+    from kernel_tuner import tune_kernel  # type: ignore[import-not-found, unused-ignore]
 
     random.seed(seed)
     np.random.seed(seed)

@@ -29,7 +29,7 @@ import torch
 
 from benchmarks.tuning.spaces import FOLDER, Recorded, read
 from problems.catalog import bundled
-from search.tunables import Space, parse_space, with_values
+from search.tunables import parse_space, with_values
 from worker.builtin.menu import menu
 from worker.builtin.trace import call_accepting, load_source
 from worker.judge.runners.quiet import waited_s as waited_so_far_s

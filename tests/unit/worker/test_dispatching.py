@@ -85,6 +85,23 @@ def test_what_does_not_depend_on_a_tunable_stays_once_and_as_it_was() -> None:
     assert "FAST__1: bool = True" in source
 
 
+def test_a_name_that_a_function_binds_itself_is_another_one() -> None:
+    kernel = """def kernel(x, BLOCK, scale=BLOCK):
+    def inner():
+        return BLOCK + sum(FAST for FAST in (1, 2))
+    return inner() + 0 * x + 1000 * scale + (lambda BLOCK: BLOCK)(0)
+
+
+def _run(x, scale):
+    return kernel(x, BLOCK=BLOCK)
+"""
+    start, end = SOURCE.index("def _run"), SOURCE.index("class ModelNew")
+    model = loaded(written(SOURCE[:start] + kernel + "\n\n" + SOURCE[end:]))()
+    with torch.no_grad():
+        assert model(torch.zeros(2, 4)).unique().tolist() == [3 + 3 + 3000]
+        assert model(torch.zeros(9, 4)).unique().tolist() == [1 + 3 + 1000]
+
+
 def test_equal_configurations_are_one_variant() -> None:
     params: Params = {"BLOCK": 2, "FAST": False}
     source = written(plan=dispatch(small=params, half=params))
@@ -96,7 +113,7 @@ def test_equal_configurations_are_one_variant() -> None:
     [
         ("self.weight = nn", "self.block = BLOCK\n        self.weight = nn", "BLOCK outside its forward"),
         ("return shared(x)", "return eval('BLOCK') + shared(x)", "eval hides"),
-        ("return shared(x)", "BLOCK = 2\n    return shared(x)", "BLOCK is bound again"),
+        ("return shared(x)", "global BLOCK\n    return shared(x)", "BLOCK is bound again"),
         ("(self, x, scale=1)", "(self, *x)", "more than plain arguments"),
         ("import torch\nfrom", "import torch as t\nfrom", "torch is not imported"),
         ("def forward", "@torch.no_grad()\n    def forward", "no plain forward"),
