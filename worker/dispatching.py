@@ -82,7 +82,7 @@ def _varying_names(module: ast.Module, tunables: frozenset[str]) -> frozenset[st
             bound = _names_bound(statement)
             if bound & DECLARATIONS or bound <= varying or "ModelNew" in bound:
                 continue
-            if _names_read(statement) & varying:
+            if _changes(statement, frozenset(varying)):
                 varying |= bound
                 grew = True
     return frozenset(varying)
@@ -168,10 +168,15 @@ def _configured(statement: ast.stmt, number: int, params: Params) -> str:
 
 def _depends(statement: ast.stmt, varying: frozenset[str]) -> bool:
     """Whether the statement goes into the file once for each configuration. Raises CannotDispatch."""
-    if not _names_read(statement) & varying and not _names_bound(statement) & varying:
+    if not _changes(statement, varying):
         return False
     _check_copied(statement, varying)
     return True
+
+
+def _changes(statement: ast.stmt, varying: frozenset[str]) -> bool:
+    """Whether it is another statement for each configuration."""
+    return ast.dump(_renamed(statement, varying, 0)) != ast.dump(statement)
 
 
 def _check_copied(node: ast.AST, varying: frozenset[str]) -> None:

@@ -96,10 +96,16 @@ def _run(x, scale):
     return kernel(x, BLOCK=BLOCK)
 """
     start, end = SOURCE.index("def _run"), SOURCE.index("class ModelNew")
-    model = loaded(written(SOURCE[:start] + kernel + "\n\n" + SOURCE[end:]))()
+    source = written(SOURCE[:start] + kernel + "\n\n" + SOURCE[end:])
+    model = loaded(source)()
     with torch.no_grad():
         assert model(torch.zeros(2, 4)).unique().tolist() == [3 + 3 + 3000]
         assert model(torch.zeros(9, 4)).unique().tolist() == [1 + 3 + 1000]
+
+
+def test_a_kernel_whose_arguments_only_bear_the_names_of_tunables_stays_once() -> None:
+    source = SOURCE.replace("def shared(x):", "def kernel(x, BLOCK):\n    return x + BLOCK\n\n\ndef shared(x):")
+    assert written(source).count("def kernel") == 1
 
 
 def test_equal_configurations_are_one_variant() -> None:
