@@ -19,8 +19,9 @@ from worker.judge.timing.fresh import Fresh
 from worker.judge.timing.races import Timer
 from worker.judge.verdict import Fault
 
-BLOCKS, SAMPLES = 2, 4
-"""Each subject in turn, so many samples at a time: to change the subject costs a runner more than a short call."""
+BLOCKS, SAMPLES, CHAINS = 2, 4, 2
+"""Each subject in turn, so many calls at a time (on a GPU chains of calls): to change the subject costs a runner more
+than a short call."""
 PATIENCE_S = 0.1
 """For how long a subject's disturbed samples are taken again, on a CPU and for one workload."""
 
@@ -91,7 +92,7 @@ def _warm_up(clocks: Sequence[HostClock | DeviceClock], bell: _Bell, plan: Plan)
 def _block(clock: HostClock | DeviceClock, bell: _Bell, plan: Plan, fresh: Fresh, rng: random.Random) -> list[Sample]:
     bell.give(clock.contender)
     samples: list[Sample] = []
-    for _ in range(SAMPLES):
+    for _ in range(CHAINS if isinstance(clock, DeviceClock) else SAMPLES):
         source, seed = fresh.choose()
         turn = Round(source, seed, rng.randrange(1 << 31), kept=0)
         samples.append(clock.sample(turn, plan.calls, rng) if isinstance(clock, DeviceClock) else clock.sample(turn))
