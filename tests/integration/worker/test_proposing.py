@@ -15,6 +15,7 @@ from db import candidates, jobs, recovery
 from db.ledger import Claim, Fenced
 from db.models import Candidate, Job
 from db.vocabulary import WorkKind
+from search.proposing import Proposal
 from tests.support.fake_openai import Answer, FakeOpenAI
 from tests.support.ledger import (
     PROBLEM,
@@ -126,6 +127,43 @@ def test_the_index_of_a_built_in_seed_is_its_rank_among_them(here: Runtime) -> N
         brief = read_brief(session, claim)
     assert (brief.builtin_index, brief.request.ordinal, brief.request.seed) == (2, 5, 45)
     assert (brief.hardware, brief.language, brief.request.problem_source) == ("cpu", "cpp", PROBLEM)
+
+
+STEPS = "".join(f"    x{n + 1} = x{n} + {n} * x{n}.mean()\n" for n in range(30))
+LONG = f"import torch\n\n\ndef lifted(x0):\n{STEPS}    return x30\n{ANSWER[12:]}"
+
+
+@pytest.mark.parametrize(
+    ("operator", "source", "state"),
+    [
+        ("seed", "import math\n" + LONG.replace("lifted", "raised"), "rejected"),
+        ("rewrite", "import math\n" + LONG.replace("lifted", "raised"), "rejected"),
+        ("refine", "import math\n" + LONG.replace("lifted", "raised"), "queued"),
+        ("seed", LONG.replace("+ 29 *", "+ 31 *"), "queued"),
+        ("seed", LONG.replace(".mean()", ".amax()"), "queued"),
+    ],
+    ids=["seed", "rewrite", "refine", "parameters", "another idea"],
+)
+def test_what_promises_something_new_must_not_be_nearly_what_there_is(
+    here: Runtime, operator: str, source: str, state: str
+) -> None:
+    job = make_job(here.sessions)
+    (accepted,) = make_candidates(here.sessions, job)
+    propose(here.sessions, accepted, LONG)
+    evaluate(here.sessions, accepted)
+    parents = () if operator == "seed" else (accepted,)
+    (child,) = make_candidates(
+        here.sessions, job, operator=operator, proposer="llm", model=MODEL, queue="llm", parents=parents
+    )
+    claim = claim_kind(here.sessions, WorkKind.PROPOSE, child)
+    with here.sessions.begin() as session:
+        brief = read_brief(session, claim)
+    proposing._store(here, claim, brief, Proposal(source=source))
+    found = candidate(here, child)
+    assert found.state == state, found.failure_detail
+    assert found.duplicate_of == (accepted if state == "rejected" else None)
+    if state == "rejected":
+        assert "nearly the same source" in (found.failure_detail or "")
 
 
 @pytest.fixture
