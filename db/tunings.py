@@ -10,9 +10,10 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from db.ids import new_id
-from db.models import Candidate, Job
+from db.models import Candidate, Evaluation, Job
 from db.storable import storable_json
 from db.tuning_models import Tuning
+from db.vocabulary import Operator, Verdict
 
 MAX_REMEMBERED = 50
 """Earlier tunings of the same source that are read: some thousand configurations."""
@@ -83,3 +84,19 @@ def has_child_with_plan(session: Session, job_id: str, parent_id: str, plan: str
         Candidate.job_id == job_id, Candidate.parents == [parent_id], Candidate.plan.startswith(plan, autoescape=True)
     )
     return session.scalars(query.limit(1)).one_or_none() is not None
+
+
+def failed_configurations(session: Session, job_id: str, parent_id: str) -> list[Mapping[str, Any]]:
+    """The configurations of this parent that the judge refused in full; a fault of the machine is no refusal."""
+    query = (
+        select(Candidate.params)
+        .join(Evaluation, Evaluation.candidate_id == Candidate.id)
+        .where(
+            Candidate.job_id == job_id,
+            Candidate.operator == Operator.TUNE.value,
+            Candidate.parents == [parent_id],
+            Candidate.params.is_not(None),
+            Evaluation.verdict.not_in([Verdict.OK.value, Verdict.INFRA_ERROR.value]),
+        )
+    )
+    return [params or {} for params in session.scalars(query)]

@@ -67,25 +67,29 @@ def tune(here: Runtime, claim: Claim, brief: Brief) -> Tuned:
     effort = here.settings.tune_configurations
     if space is None or not effort:
         return Tuned(propose_tuning(brief.request))
-    known = _known(here, parent, space)
+    known = _known(here, claim, parent, space)
     judged = [space.defaults, *(trial.params for trial in brief.request.trials)]
     proposal = _configuration(parent, known, judged) or _dispatching(here, claim, parent, space, known)
     if proposal is not None:
         return Tuned(proposal)
     tuning = _explore(here, claim, brief, space, known)
     proposal = _configuration(parent, known, judged) or _nothing_better(space, known)
-    return Tuned(proposal, tuning)
+    return Tuned(proposal, tuning if tuning.trials else None)
 
 
-def _known(here: Runtime, parent: Parent, space: Space) -> Known:
+def _known(here: Runtime, claim: Claim, parent: Parent, space: Space) -> Known:
+    """What was measured before; what the judge refused since counts as failed, however fast it was."""
     with here.transaction() as session:
         stored = tunings.tunings_of(session, parent.id or "")
+        failed = tunings.failed_configurations(session, claim.job_id, parent.id or "")
+    refused = {configurations.key_of(params) for params in failed}
     known = Known()
     for row in stored:
         known.signatures |= row.get("signatures") or {}
         for trial in row.get("trials") or ():
             if space.allows(trial["params"]):
-                known.add(trial)
+                gone = configurations.key_of(trial["params"]) in refused
+                known.add(trial | {"ratios": {}} if gone else trial)
     return known
 
 
@@ -108,7 +112,7 @@ def _explore(here: Runtime, claim: Claim, brief: Brief, space: Space, known: Kno
             trials.append({"params": params} | {name: found[name] for name in ("ratios", "verdict", "reason")})
             known.add(trials[-1])
             known.signatures |= found["signatures"]
-        if not lease.interrupted:
+        if trials and not lease.interrupted:
             judge.rest(request.problem_source)
     lease.check()
     wall_s = time.monotonic() - began_s

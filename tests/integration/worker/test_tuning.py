@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import text
 
-from db import candidates, tunings
-from db.models import Candidate
+from db import candidates, jobs, tunings
+from db.models import Candidate, Job
 from db.tunings import NewTuning
 from db.vocabulary import WorkKind
 from search.novelty import source_hash
@@ -65,6 +65,11 @@ def kernel(here: Runtime, **job: int) -> tuple[str, list[str]]:
     return parent, make_candidates(here.sessions, made, 3, operator="tune", parents=(parent,))
 
 
+def fresh_job(here: Runtime, candidate_id: str) -> Job:
+    with here.sessions.begin() as session:
+        return jobs.fetch_job(session, row(here, candidate_id).job_id)
+
+
 def tune(here: Runtime, candidate_id: str) -> Candidate:
     proposing.propose(here, claim_kind(here.sessions, WorkKind.PROPOSE, candidate_id))
     return row(here, candidate_id)
@@ -117,6 +122,16 @@ def test_what_was_measured_before_is_used_and_winners_of_workloads_become_a_disp
         assert tunings.has_child_with_plan(session, table.job_id, parent, "dispatch: ")
         assert not tunings.has_child_with_plan(session, table.job_id, other_parent, "dispatch: ")
     assert row(here, third).state == "proposing"
+
+
+def test_a_configuration_that_the_judge_refused_gives_way_to_the_next_best(here: Runtime) -> None:
+    parent, (first, second, _third) = kernel(here)
+    with here.transaction() as session:
+        (other,) = make_candidates(here.sessions, fresh_job(here, parent), operator="tune", parents=(parent,))
+        tunings.store_tuning(session, other, NewTuning(parent, TRIALS))
+    assert tune(here, first).params == TRIALS[0]["params"]
+    evaluate(here.sessions, first, verdict="incorrect", speedup=None, timed=False)
+    assert tune(here, second).params == TRIALS[1]["params"]
 
 
 def test_a_candidate_that_is_built_into_the_same_gets_the_earlier_verdict_and_no_device(here: Runtime) -> None:
