@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,12 +19,12 @@ MAX_REMEMBERED = 50
 """Earlier tunings of the same source that are read: some thousand configurations."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NewTuning:
     """What one lease measured. `trials`: params, ratios, verdict, reason; `signatures`: inputs by workload."""
 
     parent_id: str
-    trials: Sequence[Mapping[str, Any]]
+    trials: list[Mapping[str, Any]]
     signatures: Mapping[str, Any] = field(default_factory=dict)
     gpu_s: float = 0.0
     wall_s: float = 0.0

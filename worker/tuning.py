@@ -11,7 +11,7 @@ this job or another. The optimiser (`search.tuning`) needs nothing but the confi
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ from search.types import Failure, Params
 from worker.briefing import Brief
 from worker.dispatching import CannotDispatch, dispatching_source
 from worker.heartbeat import Lease
+from worker.judge.client import JudgeFailed
 from worker.judge.report import EvaluationRequest
 from worker.requests import judge_request
 from worker.runtime import Runtime
@@ -38,6 +39,9 @@ log = structlog.get_logger(__name__)
 
 DISPATCH_PLAN: Final = "dispatch: "
 """How the plan of a dispatching candidate begins; a kernel gets one."""
+
+KEPT: Final = ("ratios", "verdict", "reason")
+"""What is stored of a measurement, beside its params."""
 
 
 @dataclass(slots=True)
@@ -94,30 +98,40 @@ def _known(here: Runtime, claim: Claim, parent: Parent, space: Space) -> Known:
 
 
 def _explore(here: Runtime, claim: Claim, brief: Brief, space: Space, known: Known) -> NewTuning:
-    """Measure configurations until there are enough, the time is over or the space is exhausted; adds to `known`."""
+    """Measure configurations in one lease, and add them to `known`."""
     request = _request(here, claim, brief)
     judge, settings = here.judge(request.hardware), here.settings
     lease = Lease(here.sessions, claim, interrupt=judge.abort, lease_s=settings.lease_s, renew_s=settings.renew_s)
     began_s = time.monotonic()
-    trials: list[dict[str, Any]] = []
-    gpu_s = 0.0
-    with lease:
-        while len(trials) < settings.tune_configurations and not lease.interrupted:
-            known_trials = [Trial(space.defaults, 1.0), *configurations.as_trials(known.measured)]
-            params = suggest(space, known_trials, brief.request.seed)
-            if params is None or time.monotonic() - began_s > settings.tune_wall_s:
-                break
-            found = judge.measure(request, with_values(request.candidate_source, params))
-            gpu_s += found["gpu_s"]
-            trials.append({"params": params} | {name: found[name] for name in ("ratios", "verdict", "reason")})
-            known.add(trials[-1])
-            known.signatures |= found["signatures"]
-        if trials and not lease.interrupted:
-            judge.rest(request.problem_source)
+    tuning = NewTuning(brief.request.parents[0].id or "", trials=[])
+    try:
+        with lease:
+            for params in _suggestions(here, brief, space, known, lease):
+                found = judge.measure(request, with_values(request.candidate_source, params))
+                tuning.gpu_s += found["gpu_s"]
+                tuning.trials.append({"params": params, **{name: found[name] for name in KEPT}})
+                known.add(tuning.trials[-1])
+                known.signatures |= found["signatures"]
+            if tuning.trials and not lease.interrupted:
+                judge.rest(request.problem_source)
+    except JudgeFailed:
+        lease.check()  # a judge that was told to stop has not failed
+        raise
     lease.check()
-    wall_s = time.monotonic() - began_s
-    log.info("tuning.measured", configurations=len(trials), space=space.size, wall_s=round(wall_s, 1))
-    return NewTuning(brief.request.parents[0].id or "", trials, known.signatures, gpu_s, wall_s)
+    tuning.wall_s, tuning.signatures = time.monotonic() - began_s, known.signatures
+    log.info("tuning.measured", configurations=len(tuning.trials), space=space.size, wall_s=round(tuning.wall_s, 1))
+    return tuning
+
+
+def _suggestions(here: Runtime, brief: Brief, space: Space, known: Known, lease: Lease) -> Iterator[Params]:
+    """What to measure next, until there is enough, the time is over or the space is exhausted."""
+    until_s = time.monotonic() + here.settings.tune_wall_s
+    for _ in range(here.settings.tune_configurations):
+        trials = [Trial(space.defaults, 1.0), *configurations.as_trials(known.measured)]
+        params = suggest(space, trials, brief.request.seed)
+        if params is None or lease.interrupted or time.monotonic() > until_s:
+            return
+        yield params
 
 
 def _request(here: Runtime, claim: Claim, brief: Brief) -> EvaluationRequest:
