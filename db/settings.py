@@ -53,6 +53,11 @@ class Settings(BaseSettings):
     request_model: str | None = None
     """Writes the reference for a request in plain words that no bundled problem fits, in litellm's spelling."""
 
+    tune_configurations: int = Field(default=24, ge=0)
+    """Configurations that one `tune` measures before the best is judged; 0 judges each as a candidate of its own."""
+    tune_wall_s: float = Field(default=20.0, gt=0)
+    """After so many seconds a `tune` measures no more of them."""
+
     @property
     def home_path(self) -> Path:
         """The home with `~` resolved."""

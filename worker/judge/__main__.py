@@ -42,6 +42,13 @@ def main() -> None:
 def _ask(referee: Referee, question: str, what: dict[str, Any]) -> dict[str, Any]:
     if question == "admit":
         return {"report": referee.admit(**what)}
+    if question == "measure":
+        return {"report": referee.measure(EvaluationRequest(**what["request"]), what["source"])}
+    if question == "fingerprint":
+        return {"report": {"fingerprint": referee.fingerprint(what["source"])}}
+    if question == "rest":
+        referee.rest()
+        return {"report": {}}
     if question == "certify":
         return {"report": referee.certify(EvaluationRequest(**what))}
     return {"report": referee.evaluate(EvaluationRequest(**what)).to_json()}

@@ -84,6 +84,26 @@ class Judge:
         except JudgeFailed as failed:
             return _infra_error(request, str(failed))
 
+    def fingerprint(self, request: EvaluationRequest) -> str | None:
+        """What the candidate is once it is built (`worker.judge.artefacts`), or None where nobody can say before it
+        runs. Takes no device time. Raises JudgeFailed when the machine failed."""
+        what = {"source": request.candidate_source}
+        found: str | None = self._ask("fingerprint", what, request.problem_source)["fingerprint"]
+        return found
+
+    def measure(self, request: EvaluationRequest, source: str) -> dict[str, Any]:
+        """A configuration of a judged candidate (`request`'s), measured quickly: `worker.judge.tuning.Measurement` as
+        JSON. Its runner stays for the next configuration until `rest`, or until anything else is asked of this problem.
+
+        Raises ReferenceFailed when the problem itself cannot be judged, JudgeFailed when the machine failed.
+        """
+        what = {"request": request.to_json(), "source": source}
+        return self._ask("measure", what, request.problem_source)
+
+    def rest(self, problem_source: str) -> None:
+        """Measuring is over: give its runner back. Raises JudgeFailed when the machine failed."""
+        self._ask("rest", {}, problem_source)
+
     def admit(self, problem_source: str, problem_name: str) -> dict[str, Any]:
         """The admission test of a problem (`worker.judge.reference.findings.Admission`) as JSON.
 

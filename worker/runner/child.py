@@ -353,8 +353,12 @@ def _install_loader(control: socket.socket) -> None:
 
 
 def _received(name: str, descriptor: int) -> Path:
-    """An artefact, copied from the judge's descriptor into our own scratch, where dlopen may open it by a path."""
+    """An artefact, copied from the judge's descriptor into our own scratch, where dlopen may open it by a path.
+
+    Into a new file: one that was built twice would be written over what is mapped, and the process would die of it.
+    """
     path = Path.cwd() / f"{descriptor}-{name}"
+    path.unlink(missing_ok=True)
     with os.fdopen(descriptor, "rb") as artefact, path.open("wb") as copy:
         shutil.copyfileobj(artefact, copy)
     return path

@@ -94,7 +94,8 @@ class Runner:
         self.build: Builder | None = None
         self.build_s = 0.0
         self.artefacts: list[Path] = []
-        """What was built for it."""
+        """What was built for it, and from which sources."""
+        self.built_sources: list[str] = []
         self._runner_pid: int | None = None
         self._open = True
         self._freezer = Freezer(pid)
@@ -208,6 +209,7 @@ class Runner:
             return
         self.build_s += time.monotonic() - started
         self.artefacts.append(path)
+        self.built_sources.append(str(source))
         with path.open("rb") as artefact:
             protocol.send_message(self._control, {"name": path.name}, (artefact.fileno(),))
 
