@@ -27,7 +27,7 @@ from search.types import Operator
 if TYPE_CHECKING:
     import jinja2
 
-VERSION = "2026-11-2"
+VERSION = "2026-11-3"
 
 MAX_REFERENCE = 24_000
 MAX_SOURCE = 48_000
@@ -38,11 +38,17 @@ MAX_FACTS = 40
 MAX_FACT = 160
 MAX_TRIALS = 12
 MAX_TITLE = 120
+MAX_DIAGNOSIS = 2_000
+"""Characters. A profile writes up to 1,800 (`worker.profile.words`)."""
+LEAN_DIAGNOSIS_LINES = 2
+"""Of a profile, for prompts that explore: where the kernel stands, and its bottleneck."""
 KNOWLEDGE_TOKENS = 1_500
 """For all that was looked up, by the same measure: whole texts are taken while they fit. About six facts of ours."""
 CHARACTERS_PER_TOKEN = 4
 RICH = frozenset({Operator.REPAIR, Operator.REFINE, Operator.CROSSOVER, Operator.PORT})
 EDITING = frozenset({Operator.REFINE, Operator.REPAIR})
+DIAGNOSED = frozenset({Operator.REFINE, Operator.REWRITE, Operator.CROSSOVER})
+"""Told what a profile found. A port's parent was profiled on other hardware, and a repair's was not."""
 LANGUAGE_NAMES = {"cpp": "C++", "triton": "Triton", "cuda": "CUDA C++"}
 
 
@@ -93,7 +99,7 @@ def _values(request: ProposalRequest) -> dict[str, Any]:
         "op_family": _word(request.op_family or ""),
         "operator": request.operator,
         "reference": fenced(request.problem_source, MAX_REFERENCE, "python"),
-        "candidates": [_candidate(parent, request.operator in RICH) for parent in request.parents],
+        "candidates": [_candidate(parent, request.operator) for parent in request.parents],
         "trials": _trials(request),
         "angle": angle(request.target.language, request.ordinal),
         "edits": request.operator in EDITING and bool(request.parents) and not request.whole_file,
@@ -115,7 +121,8 @@ def _known(knowledge: Sequence[Knowledge], tokens: int) -> dict[str, list[dict[s
     return {"known_facts": facts, "known_notes": notes}
 
 
-def _candidate(parent: Parent, rich: bool) -> dict[str, Any]:
+def _candidate(parent: Parent, operator: str) -> dict[str, Any]:
+    rich = operator in RICH
     said = "\n".join(part for part in (parent.reason, parent.log) if part)
     return {
         "source": fenced(parent.source, MAX_SOURCE, "python"),
@@ -124,7 +131,17 @@ def _candidate(parent: Parent, rich: bool) -> dict[str, Any]:
         "workloads": _workloads(parent.workloads) if rich else [],
         "report": fenced(said, MAX_LOG, "text") if rich and said else "",
         "plan": fenced(parent.plan, 1_000, "text") if rich and parent.plan else "",
+        "diagnosis": _diagnosis(parent, operator),
     }
+
+
+def _diagnosis(parent: Parent, operator: str) -> str:
+    """A profile quotes the candidate's source and its compiler, so all of it is fenced."""
+    if operator not in DIAGNOSED or not parent.diagnosis:
+        return ""
+    lines = parent.diagnosis.splitlines()
+    shown = lines if operator == Operator.REFINE else lines[:LEAN_DIAGNOSIS_LINES]
+    return fenced("\n".join(shown), MAX_DIAGNOSIS, "text")
 
 
 def _workloads(workloads: Sequence[Mapping[str, Any]]) -> list[str]:
