@@ -50,6 +50,9 @@ class Settings(BaseSettings):
     minimum_sandbox: Literal["namespaces", "landlock", "process"] = "landlock"
     """A worker whose machine offers less refuses to run candidates. `process` confines little: trusted code only."""
 
+    profile_candidates: bool = True
+    """Whether workers look for the bottleneck of what they accept, for the prompts of its children: 1 to 3 s each."""
+
     @property
     def home_path(self) -> Path:
         """The home with `~` resolved."""

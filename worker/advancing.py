@@ -106,6 +106,7 @@ def node(row: TreeRow) -> Node:
         cost_usd=row.cost_usd,
         gpu_s=row.gpu_s,
         sol_fraction=geometric_mean(row.sol_fractions) if row.sol_fractions else None,
+        bottleneck=row.bound,
     )
 
 

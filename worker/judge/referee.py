@@ -40,6 +40,7 @@ from worker.judge.timing.fresh import Fresh
 from worker.judge.timing.races import THOROUGH, USUAL, Timer, Timings
 from worker.judge.trial import CONSTRUCT_LIMIT_S, FIRST_RUN_LIMIT_S, SUBJECT, Trial
 from worker.judge.verdict import Fault, Verdict
+from worker.profile.ladder import Profiler
 
 log = structlog.get_logger()
 
@@ -64,6 +65,8 @@ class Referee:
         self._floor = PhysicsFloor(self.device)
         self._timer = Timer(self.device)
         self._pace = USUAL[self.device]
+        profiler = Profiler(self.device, options.home, self._floor, self.processes.runner)
+        self._profiler = profiler if options.profile and not options.eager_only else None
         self._seed = secrets.randbits(40)  # never leaves this process: the next candidate meets it too
 
     def evaluate(self, request: EvaluationRequest) -> Evaluation:
@@ -98,8 +101,6 @@ class Referee:
         """End every process of this judge."""
         self._close_problem()
         self.processes.close()
-
-    # --- the steps --------------------------------------------------------------------------------------------------
 
     def _evaluate(self, request: EvaluationRequest, exhibits: Exhibits) -> Evaluation:
         started, held = time.monotonic(), self._lease.held_s
@@ -146,10 +147,20 @@ class Referee:
                 provenance.check(trial, runner.artefacts)
             timings = self._time(trial)
             evaluation.log = runner.log()
+            self._conclude(trial, timings)
             for bench in trial.benches.values():
                 bench.close()
+
+    def _conclude(self, trial: Trial, timings: list[Timings]) -> None:
+        """The verdict, and then the profile of what it accepts: nothing that a profile finds can change it."""
+        evaluation = trial.evaluation
+        trial.runner.freeze()  # nothing of the candidate's runs while the device's ceilings are measured
         summarise(evaluation, timings, self.device)
-        evaluation.checks.append(self._floor.check(exhibits.workloads, evaluation))
+        evaluation.checks.append(self._floor.check(trial.exhibits.workloads, evaluation))
+        trial.runner.thaw()
+        if evaluation.verdict is Verdict.OK and self._profiler is not None:
+            with self._lease.exclusive():
+                evaluation.profile = self._profiler.profile(trial)
 
     def _time(self, trial: Trial) -> list[Timings]:
         """Every workload against its baselines, alone on the device."""

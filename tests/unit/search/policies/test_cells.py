@@ -61,7 +61,9 @@ def test_small_steps_stay_in_the_family_and_large_ones_begin_one() -> None:
         (1.3, Bottleneck.NEAR_ROOF),
     ],
 )
-def test_without_a_profile_the_bottleneck_is_how_far_the_roof_is(fraction: float | None, bottleneck: Bottleneck) -> None:
+def test_without_a_profile_the_bottleneck_is_how_far_the_roof_is(
+    fraction: float | None, bottleneck: Bottleneck
+) -> None:
     made = node(0, plan="one pass", sol_fraction=fraction)
     assert bottleneck_of(made) == bottleneck
     assert cell_of(Tree([made]), made, "cpp") == Cell(bottleneck, Family.ONE_PASS)
