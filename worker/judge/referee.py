@@ -71,7 +71,7 @@ class Referee:
 
     def evaluate(self, request: EvaluationRequest) -> Evaluation:
         """Judge one candidate. Raises ReferenceFailed or ProblemError when the problem itself cannot be judged."""
-        return self._evaluate(request, self.exhibits_for(request))
+        return self._evaluate(request, self.exhibits_for(request), self._profiler)
 
     def certify(self, request: EvaluationRequest) -> dict[str, Any]:
         """Judge a finalist, examine it as a system, and write its certificate. Raises as `evaluate` does."""
@@ -102,7 +102,7 @@ class Referee:
         self._close_problem()
         self.processes.close()
 
-    def _evaluate(self, request: EvaluationRequest, exhibits: Exhibits) -> Evaluation:
+    def _evaluate(self, request: EvaluationRequest, exhibits: Exhibits, profiler: Profiler | None = None) -> Evaluation:
         started, held = time.monotonic(), self._lease.held_s
         evaluation = Evaluation(request.candidate_id)
         try:
@@ -110,7 +110,7 @@ class Referee:
             if request.language == "triton" and not self._on_gpu:
                 self._judge_without_device(request, exhibits, evaluation)
             else:
-                self._judge(request, exhibits, evaluation)
+                self._judge(request, exhibits, evaluation, profiler)
         except Fault as fault:
             evaluation.verdict, evaluation.reason = fault.verdict, fault.reason
             evaluation.log = fault.log[-LOG_BYTES:]
@@ -126,7 +126,9 @@ class Referee:
         )
         return evaluation
 
-    def _judge(self, request: EvaluationRequest, exhibits: Exhibits, evaluation: Evaluation) -> None:
+    def _judge(
+        self, request: EvaluationRequest, exhibits: Exhibits, evaluation: Evaluation, profiler: Profiler | None
+    ) -> None:
         with self._runner() as runner:
             trial = Trial(runner, request, exhibits, self.device, _secret_rng(), evaluation)
             try:
@@ -148,19 +150,19 @@ class Referee:
             timings = self._time(trial)
             evaluation.log = runner.log()
             self._conclude(trial, timings)
+            if profiler is not None and evaluation.verdict is Verdict.OK:
+                with self._lease.exclusive():
+                    evaluation.profile = profiler.profile(trial)
             for bench in trial.benches.values():
                 bench.close()
 
     def _conclude(self, trial: Trial, timings: list[Timings]) -> None:
-        """The verdict, and then the profile of what it accepts: nothing that a profile finds can change it."""
+        """The verdict, from times and the floor. Nothing comes after it but advice."""
         evaluation = trial.evaluation
         trial.runner.freeze()  # nothing of the candidate's runs while the device's ceilings are measured
         summarise(evaluation, timings, self.device)
         evaluation.checks.append(self._floor.check(trial.exhibits.workloads, evaluation))
         trial.runner.thaw()
-        if evaluation.verdict is Verdict.OK and self._profiler is not None:
-            with self._lease.exclusive():
-                evaluation.profile = self._profiler.profile(trial)
 
     def _time(self, trial: Trial) -> list[Timings]:
         """Every workload against its baselines, alone on the device."""

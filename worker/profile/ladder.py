@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import structlog
 import torch
 
 from worker.judge.exhibits import Exhibit
@@ -30,6 +31,8 @@ from worker.profile.on_cpu import CpuLadder, widest_vector_bytes
 from worker.profile.on_gpu import GpuLadder
 from worker.profile.roofline import RoofPoint
 from worker.profile.rungs import Seen
+
+log = structlog.get_logger()
 
 VERSION = 1
 """Of the report's form."""
@@ -48,9 +51,16 @@ class Profiler:
     def profile(self, trial: Trial) -> dict[str, Any]:
         """The profile of an accepted, timed candidate as JSON: see docs/profile.md. Measures: hold the device alone.
 
-        The workload looked at is the one that gains least: that is where a change pays. Raises nothing that a machine
-        or a candidate can cause.
+        The workload looked at is the one that gains least: that is where a change pays. Never raises: no verdict may
+        be lost for advice on it.
         """
+        try:
+            return self._profile(trial)
+        except Exception as failure:  # noqa: BLE001 - the boundary between advice and verdicts
+            log.exception("profile.failed", candidate=trial.request.candidate_id)
+            return {"version": VERSION, "failed": f"{type(failure).__name__}: {failure}"[:300]}
+
+    def _profile(self, trial: Trial) -> dict[str, Any]:
         started = time.monotonic()
         rows = trial.evaluation.workloads
         exhibits = {exhibit.name: exhibit for exhibit in trial.exhibits.workloads}

@@ -120,7 +120,7 @@ def hot_loops(report: Report, source: str, offsets: Sequence[int], total: int) -
 def _hot(report: Report, loop: Loop, addresses: Sequence[int], texts: Sequence[str], total: int) -> HotLoop:
     lines = Counter(line for line in map(report.line_at, addresses) if line is not None)
     line = lines.most_common(1)[0][0] if lines else None
-    text = texts[line - 1].strip()[:100] if line is not None and 0 < line <= len(texts) else ""
+    text = plain(texts[line - 1])[:100] if line is not None and 0 < line <= len(texts) else ""
     why = _reason(report, loop) if loop.vector_bytes in (None, _SCALAR_BYTES) else ""
     return HotLoop(round(len(addresses) / total, 3), line, text, loop.vector_bytes, why, dict(loop.mix))
 
@@ -129,4 +129,9 @@ def _reason(report: Report, loop: Loop) -> str:
     """What was said most often of the loop's lines."""
     lines = report.lines_of(loop)
     said = Counter(text for line, kind, text in report.remarks if kind == "missed" and line in lines)
-    return said.most_common(1)[0][0] if said else ""
+    return plain(said.most_common(1)[0][0]) if said else ""
+
+
+def plain(text: str) -> str:
+    """One line that can be printed: what others wrote must not move a terminal's cursor."""
+    return "".join(letter if letter.isprintable() else " " for letter in text).strip()

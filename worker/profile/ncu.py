@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from worker.profile.counters import NotCounted
+from worker.profile.loops import plain
 from worker.profile.metrics import METRICS
 
 _SECTIONS = ("SpeedOfLight", "LaunchStats", "Occupancy", "MemoryWorkloadAnalysis", "MemoryWorkloadAnalysis_Tables",
@@ -89,7 +90,7 @@ def _kernel(entry: Any) -> tuple[str, dict[str, float]] | None:
     if not isinstance(entry, dict) or not isinstance(entry.get("counters"), dict):
         return None
     counters = {str(name): float(value) for name, value in entry["counters"].items() if isinstance(value, int | float)}
-    return (str(entry.get("name", ""))[:200], counters) if counters.get(_TIME, 0) > 0 else None
+    return (plain(str(entry.get("name", "")))[:200], counters) if counters.get(_TIME, 0) > 0 else None
 
 
 def _dram_bytes(counters: Mapping[str, float]) -> float:

@@ -62,7 +62,9 @@ class CpuLadder:
                 continue
             report = loops.Report.from_json(self._read(source, flags))
             hot += loops.hot_loops(report, source, offsets, taken.threads) if taken is not None else []
-            missed.update(f"line {line}: {text}" for line, kind, text in report.remarks if kind == "missed")
+            missed.update(
+                f"line {line}: {loops.plain(text)}" for line, kind, text in report.remarks if kind == "missed"
+            )
         seen.hot = sorted(hot, key=lambda loop: -loop.share)
         seen.missed = [] if taken is not None else [text for text, _count in missed.most_common(_MISSED)]
         if seen.hot:

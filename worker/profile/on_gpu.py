@@ -7,6 +7,7 @@ for its form.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -36,47 +37,46 @@ _WORTH_COUNTING = 0.8
 class GpuLadder:
     """Looks at candidates on one GPU; remembers which rungs this machine has closed."""
 
-    def __init__(self, fresh: Callable[[], AbstractContextManager[Runner]]) -> None:
-        """`fresh`: a new confined runner with its build broker."""
+    def __init__(
+        self, fresh: Callable[[], AbstractContextManager[Runner]], closed: Mapping[str, str] | None = None
+    ) -> None:
+        """`fresh`: a new confined runner with its build broker. `closed`: rungs known to be, with the reason."""
         self._fresh = fresh
-        self._closed: dict[str, str] = {}
+        self._closed: dict[str, str] = dict(closed or {})
         self._best: dict[str, float] = {}
 
     def look(self, trial: Trial, point: RoofPoint) -> Seen:
-        """All that this machine tells about one workload's calls."""
-        seen = Seen()
+        """All that this machine tells about one workload's calls: 2 s, or some 15 s with ncu."""
+        seen = Seen(refused=dict(self._closed))
         rungs: tuple[tuple[Rung, Callable[[Trial, RoofPoint, Seen], None]], ...] = (
             (Rung.NCU, self._count),
             (Rung.PROFILER, self._record),
             (Rung.RESOURCES, self._resources),
         )
         for rung, stand in rungs:
-            if seen.attempt(rung, lambda stand=stand: stand(trial, point, seen)):  # type: ignore[misc]
+            if rung not in self._closed and seen.attempt(rung, functools.partial(stand, trial, point, seen)):
                 seen.rung = rung
                 break
         return seen
 
     def _count(self, trial: Trial, point: RoofPoint, seen: Seen) -> None:
-        if Rung.NCU in self._closed:
-            raise NotCounted(self._closed[Rung.NCU])
         self._worth_counting(trial)
-        tool = ncu.command()
         try:
-            if tool is None:
-                raise NotCounted("ncu is not installed")
-            with self._stage(trial, point) as bench:
-                message = bench.job() | {"tool": tool, "name": "ncu", "builds": bench.runner.builds}
-                answer = _ask(bench, "ncu", message | {"source": trial.request.candidate_source}, NCU_LIMIT_S)
-        except NotCounted as closed:
-            self._closed[Rung.NCU] = str(closed)
-            raise
-        try:
-            found = ncu.read(answer, point.latency_us, point.bytes_moved)
+            found = self._counters(trial, point)
         except NotCounted as closed:
             self._closed[Rung.NCU] = str(closed)
             raise
         seen.metrics.update(found.metrics)
         seen.kernels = found.kernels
+
+    def _counters(self, trial: Trial, point: RoofPoint) -> ncu.Counted:
+        tool = ncu.command()
+        if tool is None:
+            raise NotCounted("ncu is not installed")
+        with self._stage(trial, point) as bench:
+            message = bench.job() | {"tool": tool, "name": "ncu", "builds": bench.runner.builds}
+            answer = _ask(bench, "ncu", message | {"source": trial.request.candidate_source}, NCU_LIMIT_S)
+        return ncu.read(answer, point.latency_us, point.bytes_moved)
 
     def _worth_counting(self, trial: Trial) -> None:
         problem, speedup = trial.request.problem_source, trial.evaluation.speedup or 0.0

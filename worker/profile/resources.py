@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from worker.profile.loops import Malformed
+from worker.profile.loops import Malformed, plain
 from worker.profile.ncu import Counted
 from worker.profile.occupancy import occupancy
 
@@ -55,7 +55,7 @@ def of_record(report: Mapping[str, Any]) -> list[Kernel]:
     try:
         return [
             Kernel(
-                str(kernel["name"])[:200],
+                plain(str(kernel["name"]))[:200],
                 int(kernel["registers"] or 0),
                 int(kernel["stack_bytes"] or 0),
                 int(kernel["shared_bytes"]),
@@ -107,7 +107,7 @@ def _launch(kernel: Mapping[str, Any]) -> dict[str, Any]:
     if total_us <= 0:
         raise ValueError("a kernel that took no time")
     return {
-        "name": str(kernel["name"])[:200],
+        "name": plain(str(kernel["name"]))[:200],
         "count": int(kernel["count"]),
         "total_us": total_us,
         "grid": grid,

@@ -13,7 +13,7 @@ from worker.judge.verdict import Fault
 from worker.languages import BuildError
 from worker.languages.cache import BuildProcessFailed
 from worker.profile.counters import NotCounted
-from worker.profile.loops import HotLoop, Malformed
+from worker.profile.loops import HotLoop, Malformed, plain
 
 
 class Rung(StrEnum):
@@ -59,6 +59,6 @@ class Seen:
             step()
         except CLOSED as closed:
             said = closed.reason if isinstance(closed, Fault) else str(closed) or type(closed).__name__
-            self.refused[name] = " ".join(said.split())[:200]
+            self.refused[name] = plain(" ".join(said.split()))[:200]
             return False
         return True

@@ -54,6 +54,11 @@ def test_a_line_beyond_the_source_has_no_text() -> None:
     assert (hot.line, hot.text) == (7_000_000, "")
 
 
+def test_a_line_cannot_move_a_terminals_cursor() -> None:
+    hostile = SOURCE.replace("s += x[i];", "s += x[i]; // \x1b[2Jgone\r")
+    assert hot_loops(REPORT, hostile, [0x110], total=1)[0].text == "s += x[i]; //  [2Jgone"
+
+
 @pytest.mark.parametrize(
     "change",
     [{"loops": [{"start": 1}]}, {"lines": [[1]]}, {"remarks": [["x", "y", "z"]]}, {"shift": None}, {"loops": [7]}],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from worker.profile.metrics import METRICS, NAMES, chosen
@@ -26,3 +28,9 @@ def test_what_was_not_measured_is_left_out_and_the_order_is_frozen() -> None:
 def test_a_figure_outside_of_the_list_is_refused() -> None:
     with pytest.raises(KeyError, match="gigaflops"):
         chosen({"gigaflops": 1.0})
+
+
+def test_the_documentation_lists_them_all() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "profile.md").read_text(encoding="utf-8")
+    for metric in METRICS:
+        assert f"| `{metric.name}` | {metric.unit} | {metric.why} |" in page
