@@ -23,11 +23,7 @@ _FAST_CORE, _SLOW_CORE = 2.5, 0.8
 
 def around(evidence: Evidence) -> Iterator[Finding]:
     """Time outside of the kernel's own code."""
-    if not evidence.known("device_share"):
-        return
-    inside = evidence.get("device_share")
-    waiting, foreign = evidence.get("waiting_share"), evidence.get("foreign_share")
-    python = max(0.0, 1 - inside - waiting - foreign)
+    waiting, foreign, python = (evidence.get(f"{what}_share") for what in ("waiting", "foreign", "python"))
     if foreign > 0:
         words = f"{foreign:.0%} of a call of {evidence.point.latency_us:.3g} us is spent in torch's operators"
         remedy = "no torch operations beside the kernel: no copies, no temporaries, one output that the kernel writes"

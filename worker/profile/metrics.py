@@ -1,4 +1,4 @@
-"""The metrics of a profile: 29, chosen and frozen, each with why it is there.
+"""The metrics of a profile: 30, chosen and frozen, each with why it is there.
 
 Few and chosen, because a model that is shown every counter does worse and costs more than one that is shown two dozen
 (CudaForge, arXiv 2511.01884, table 5: 1.77x with 24 chosen metrics against 1.41x with all, at a third of the cost).
@@ -36,6 +36,7 @@ METRICS = (
     Metric("threads_busy", "threads", "at work at once while the kernel ran: fewer than cores means idle cores"),
     Metric("waiting_share", "share", "of a call spent waiting for the slowest thread: uneven or too small pieces"),
     Metric("foreign_share", "share", "of a call spent in torch's operators: copies and temporaries around the kernel"),
+    Metric("python_share", "share", "of a call spent in Python: sizes, arguments, the way into the library"),
     Metric("math_share", "share", "of the kernel spent in libm: functions that are called for one number at a time"),
     Metric("faults_per_call", "1", "page faults: memory that is new in each call is zeroed by the system"),
     Metric("hot_share", "share", "of the kernel spent in its hottest loop: where a change pays"),

@@ -31,6 +31,7 @@ LOOKS, BUDGET_S = 48, 1.0
 """A look takes the call, an eviction (5 ms on two cores) and stopping the runner: 10 to 20 ms for short kernels."""
 _CALL_LIMIT_S = 20.0
 _MATH = ("libm.so", "libm-", "libmvec")
+_PYTHON = ("python", "libpython", "_ctypes", "libffi", "libtorch_python")
 _WAITS = ("libgomp", "libiomp", "libomp")
 
 
@@ -47,6 +48,7 @@ class Samples:
     math: int = 0
     waiting: int = 0
     foreign: int = 0
+    python: int = 0
     offsets: dict[int, list[int]] = field(default_factory=dict)
     """By artefact: where in the file its threads were."""
     names: Counter[str] = field(default_factory=Counter)
@@ -64,8 +66,10 @@ class Samples:
         self.in_kernel += working > 0
         self.threads += working
         self.math += math
-        self.foreign += not working and bool(foreign)
-        self.waiting += not working and not foreign and any(place.name.startswith(_WAITS) for place in places)
+        if not working:  # one reason each, the first that applies; the C library's own work is nobody's
+            self.foreign += bool(foreign)
+            self.python += not foreign and any(place.name.startswith(_PYTHON) for place in places)
+            self.waiting += not foreign and all(place.name.startswith(_WAITS) for place in places)
         self.names.update(foreign)
         for place in own:
             self.offsets.setdefault(place.artefact or 0, []).append(place.offset)
@@ -79,6 +83,7 @@ class Samples:
             "threads_busy": self.threads / self.in_kernel if self.in_kernel else None,
             "waiting_share": self.waiting / self.looks,
             "foreign_share": self.foreign / self.looks,
+            "python_share": self.python / self.looks,
             "math_share": self.math / self.threads if self.threads else None,
             "faults_per_call": self.faults / self.calls if self.calls else None,
         }

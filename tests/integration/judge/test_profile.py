@@ -12,10 +12,11 @@ import pytest
 
 from tests.support.finalist import means
 from worker.judge.certificate.parts import RefereeParts
-from worker.judge.certificate.stage import staged
+from worker.judge.certificate.stage import bench_of, staged
 from worker.judge.physics.floor import PhysicsFloor
 from worker.judge.report import EvaluationRequest, WorkloadTiming
 from worker.judge.trial import Trial
+from worker.profile import counters
 from worker.profile.ladder import Profiler
 from worker.profile.roofline import Bound
 
@@ -111,6 +112,19 @@ def test_without_counters_the_report_says_why(profiler: Profiler, trial: Trial) 
         return
     assert profile["refused"]["perf"]
     assert profile["refused"]["perf"] in profile["text"]
+
+
+@pytest.mark.skipif(shutil.which("perf") is None, reason="needs perf")
+def test_what_perf_counts_comes_back(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted in software, the same way as in hardware: that works wherever perf does, also without a PMU."""
+    monkeypatch.setattr(counters, "EVENTS", ("task-clock", "page-faults"))
+    monkeypatch.setattr(counters, "NEEDED", ("task-clock",))
+    try:
+        counts = counters.count(trial.runner, bench_of(trial))
+    except counters.NotCounted as forbidden:
+        pytest.skip(f"this machine forbids perf altogether: {forbidden}")
+    assert 0 < counts["task-clock"] < 1000, "milliseconds of one call"
+    assert trial.runner.log() == "", "the runner has no part in it"
 
 
 def test_perf_that_is_not_there_is_told_from_perf_that_may_not(

@@ -34,7 +34,7 @@ def found(metrics: Mapping[str, float], *hot: HotLoop, units: int = 4, **figures
         ({}, (), {}, "waiting", Bound.LATENCY),
         ({}, (), {"latency_us": 12.0, "memory_us": 1.0}, "short_call", Bound.OVERHEAD),
         ({"device_share": 0.3, "foreign_share": 0.5}, (), {}, "torch_around", Bound.OVERHEAD),
-        ({"device_share": 0.3, "foreign_share": 0.1}, (), {}, "python_around", Bound.OVERHEAD),
+        ({"device_share": 0.3, "foreign_share": 0.1, "python_share": 0.6}, (), {}, "python_around", Bound.OVERHEAD),
         ({"device_share": 0.3, "waiting_share": 0.6}, (), {}, "waiting_threads", Bound.LATENCY),
         ({"threads_busy": 1.0}, (), {}, "idle_cores", Bound.LATENCY),
         ({"threads_busy": 3.9}, (SCALAR,), {}, "scalar_loop", Bound.COMPUTE),
@@ -92,7 +92,13 @@ def test_what_the_roofs_explain_nothing_else_does() -> None:
 
 
 def test_the_largest_share_comes_first_the_rest_is_deferred_and_little_is_not_said() -> None:
-    metrics = {"device_share": 0.7, "foreign_share": 0.05, "waiting_share": 0.25, "threads_busy": 2.0}
+    metrics = {
+        "device_share": 0.7,
+        "foreign_share": 0.05,
+        "python_share": 0.0,
+        "waiting_share": 0.25,
+        "threads_busy": 2.0,
+    }
     diagnosis = found(metrics, SCALAR)
     causes = [finding.cause for finding in (diagnosis.primary, *diagnosis.deferred)]
     assert causes == ["scalar_loop", "idle_cores", "waiting_threads"]
