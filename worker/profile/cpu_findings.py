@@ -55,7 +55,8 @@ def hot_loops(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _of_loop(evidence: Evidence, loop: HotLoop, share: float) -> Iterator[Finding]:
-    where = f"{loop.share:.0%} of the kernel's time is in the loop around line {loop.line} (`{loop.text}`)"
+    where = f"{loop.share:.0%} of the kernel's time is in the loop at line {loop.line} (`{loop.text}`)"
+    where += f", most of it in {loop.hottest}" if loop.hottest else ""
     widest = evidence.vector_bytes
     divides = loop.mix.get("divide", 0)
     if loop.vector_bytes is not None and loop.vector_bytes <= _SCALAR_BYTES:

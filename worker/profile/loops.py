@@ -7,6 +7,7 @@ is checked for its form here, and its words are only ever shown.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ _MOST_LOOPS = 3
 _LEAST_SHARE = 0.1
 """A loop with less of the kernel's time is not worth a word."""
 _SCALAR_BYTES = 4
+_HEAD = re.compile(r"\b(for|while|do)\b")
 
 
 class Malformed(ValueError):
@@ -88,13 +90,15 @@ class HotLoop:
     share: float
     """Of the samples in the kernel's own code."""
     line: int | None
-    """Where most of its samples are."""
+    """Of the loop itself where the code tells, else the one with most of its samples."""
     text: str
     """That line of the source."""
     vector_bytes: int | None
     why: str = ""
     """What g++ said kept it from vectorising it."""
     mix: Mapping[str, int] = field(default_factory=dict)
+    hottest: str = ""
+    """The line with most of its samples, where that is another: often an inlined function's."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -118,11 +122,29 @@ def hot_loops(report: Report, source: str, offsets: Sequence[int], total: int) -
 
 
 def _hot(report: Report, loop: Loop, addresses: Sequence[int], texts: Sequence[str], total: int) -> HotLoop:
-    lines = Counter(line for line in map(report.line_at, addresses) if line is not None)
-    line = lines.most_common(1)[0][0] if lines else None
-    text = plain(texts[line - 1])[:100] if line is not None and 0 < line <= len(texts) else ""
-    why = _reason(report, loop) if loop.vector_bytes in (None, _SCALAR_BYTES) else ""
-    return HotLoop(round(len(addresses) / total, 3), line, text, loop.vector_bytes, why, dict(loop.mix))
+    sampled = Counter(line for line in map(report.line_at, addresses) if line is not None)
+    hottest = sampled.most_common(1)[0][0] if sampled else None
+    line = _head(report, loop, texts) or hottest
+    return HotLoop(
+        round(len(addresses) / total, 3),
+        line,
+        _text(texts, line),
+        loop.vector_bytes,
+        _reason(report, loop) if loop.vector_bytes in (None, _SCALAR_BYTES) else "",
+        dict(loop.mix),
+        f"line {hottest}: {_text(texts, hottest)}" if hottest != line else "",
+    )
+
+
+def _head(report: Report, loop: Loop, texts: Sequence[str]) -> int | None:
+    """The line of the loop's own statement: that of its last jump, or else the one before it that begins a loop."""
+    last = report.line_at(loop.end) or 0
+    heads = [line for line in report.lines_of(loop) | {last} if _HEAD.search(_text(texts, line))]
+    return max((line for line in heads if line <= last), default=None) or min(heads, default=None)
+
+
+def _text(texts: Sequence[str], line: int | None) -> str:
+    return plain(texts[line - 1])[:100] if line is not None and 0 < line <= len(texts) else ""
 
 
 def _reason(report: Report, loop: Loop) -> str:

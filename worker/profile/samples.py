@@ -19,16 +19,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from worker.judge.runners import quiet
+from worker.judge.runners.bell_reader import peer_inode, socket_waited_on
 from worker.judge.runners.bench import Workbench
-from worker.judge.runners.pointers import Artefacts, Place, Process, Whose
+from worker.judge.runners.pointers import Artefacts, Place, Process, Unreadable, Whose
 from worker.judge.runners.sessions import Runner
 from worker.judge.timing.evicting import HostEviction
 from worker.judge.trial import SUBJECT
 from worker.judge.verdict import Fault
 from worker.runner import protocol
 
-LOOKS, BUDGET_S = 48, 1.0
-"""A look takes the call, an eviction (5 ms on two cores) and stopping the runner: 10 to 20 ms for short kernels."""
+LOOKS, BUDGET_S, FEWEST = 48, 1.0, 8
+"""A look takes the call, an eviction (5 ms on two cores) and stopping the runner: 10 to 20 ms for short kernels. Fewer
+than eight say nothing."""
+_DISTURBED_SHARE = 0.2
+"""A look does not count when the runner's threads waited for a core for so much of a call: that is the machine's doing,
+and on a busy one it looks like threads that wait for one another."""
 _CALL_LIMIT_S = 20.0
 _MATH = ("libm.so", "libm-", "libmvec")
 _PYTHON = ("python", "libpython", "_ctypes", "libffi", "libtorch_python")
@@ -76,7 +81,7 @@ class Samples:
 
     def metrics(self) -> dict[str, float | None]:
         """Shares and counts by the names of `worker.profile.metrics`."""
-        if not self.looks:
+        if self.looks < FEWEST:
             return {}
         return {
             "device_share": self.in_kernel / self.looks,
@@ -91,19 +96,22 @@ class Samples:
 
 def take(runner: Runner, bench: Workbench, artefacts: Sequence[Path], latency_us: float, rng: random.Random) -> Samples:
     """Look `LOOKS` times, or as often as fits the budget. Raises Unreadable where /proc does not tell, or Fault."""
-    samples, built, eviction = Samples(), Artefacts(artefacts), HostEviction()
-    pid = quiet.runner_of(runner._pid)
+    samples, eviction = Samples(), HostEviction()
+    looker = _Looker(runner, Artefacts(artefacts))
     bench.write(0, 0)
     bench.heat(SUBJECT, None)
     deadline = time.monotonic() + BUDGET_S
     try:
         runner.ring(protocol.CALL, _CALL_LIMIT_S, number=0)
-        before = _faults(pid)
+        before = _faults(looker.pid)
         while samples.calls < LOOKS and time.monotonic() < deadline:
             eviction.flush()
-            _look(runner, built, samples, rng.uniform(0, latency_us * 1e-6))
+            waited_s = runner.waited_s()
+            places = looker.look(rng.uniform(0, latency_us * 1e-6))
             samples.calls += 1
-        samples.faults = max(0, _faults(pid) - before)
+            if places is not None and runner.waited_s() - waited_s < _DISTURBED_SHARE * latency_us * 1e-6:
+                samples.add(places)
+        samples.faults = max(0, _faults(looker.pid) - before)
     finally:
         runner.thaw()
         with contextlib.suppress(Fault):  # a runner that does not answer is closed; the next question says so
@@ -111,26 +119,46 @@ def take(runner: Runner, bench: Workbench, artefacts: Sequence[Path], latency_us
     return samples
 
 
-def _look(runner: Runner, built: Artefacts, samples: Samples, after_s: float) -> None:
-    call = _Call(runner)
-    call.start()
-    call.began.wait()
-    _sleep_precisely(after_s)
-    runner.freeze()
-    over = call.over.is_set()
-    places: list[Place] = []
-    try:
-        for pid in quiet.runner_tree(runner._pid) if not over else []:
+class _Looker:
+    """Stops a runner during a call and reads where its threads are."""
+
+    def __init__(self, runner: Runner, built: Artefacts) -> None:
+        self._runner, self._built = runner, built
+        self._bell = peer_inode(runner._bell)
+        self.pid = quiet.runner_of(runner._pid)
+
+    def look(self, after_s: float) -> list[Place] | None:
+        """So long after a call began; None when it had not begun or was over by then."""
+        call = _Call(self._runner)
+        call.start()
+        call.began.wait()
+        _sleep_precisely(after_s)
+        self._runner.freeze()
+        try:
+            places = self._places() if self._calling(call) else None
+        finally:
+            self._runner.thaw()
+            call.join()
+        if call.fault is not None:
+            raise call.fault
+        return places
+
+    def _calling(self, call: _Call) -> bool:
+        """Whether the runner does not wait for the bell: between calls OpenMP's threads spin, which is no waiting."""
+        if call.over.is_set() or self.pid is None:
+            return False
+        try:
+            waited_on = socket_waited_on(self.pid)
+        except OSError as closed:
+            raise Unreadable(f"/proc/PID/syscall: {closed.strerror}") from closed
+        return self._bell is None or waited_on != self._bell
+
+    def _places(self) -> list[Place]:
+        places: list[Place] = []
+        for pid in quiet.runner_tree(self._runner._pid):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                places += Process(pid, built).places()
-    finally:
-        runner.thaw()
-        call.join()
-    if call.fault is not None:
-        raise call.fault
-    # All threads in system calls: the call was over by the time that the runner stood still.
-    if places and not over:
-        samples.add(places)
+                places += Process(pid, self._built).places()
+        return places
 
 
 class _Call(threading.Thread):

@@ -28,6 +28,14 @@ def test_a_sample_belongs_to_the_smallest_loop_around_it() -> None:
     assert (hot[1].share, hot[1].line, hot[1].vector_bytes) == (0.1, 2, 32)
 
 
+def test_a_loop_is_named_by_its_own_statement_and_what_is_hot_in_it_beside() -> None:
+    """The machine code of a loop is often that of functions inlined into it."""
+    report = Report.from_json(DATA | {"lines": [[0x1110, 3], [0x111E, 2], [0x1124, 4]]})
+    (hot,) = hot_loops(report, SOURCE, [0x110] * 3 + [0x11E], total=4)
+    assert (hot.line, hot.text) == (2, "for (int i = 0; i < n; i++)")
+    assert hot.hottest == "line 3: s += x[i];"
+
+
 def test_what_takes_less_than_a_tenth_is_not_hot() -> None:
     assert hot_loops(REPORT, SOURCE, [0x110] * 9, total=100) == ()
     assert hot_loops(REPORT, SOURCE, [0x900] * 90, total=100) == ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from worker.judge.runners.pointers import Place, Whose
-from worker.profile.samples import Samples
+from worker.profile.samples import FEWEST, Samples
 
 OWN = Place(Whose.OWN, "7-ab12.so", 0, 0x1110)
 MATH = Place(Whose.NEUTRAL, "libm.so.6")
@@ -17,7 +17,7 @@ TORCH = Place(Whose.FOREIGN, "libtorch_cpu.so")
 
 def shares(*looks: list[Place]) -> dict[str, float | None]:
     samples = Samples()
-    for places in looks:
+    for places in looks * FEWEST:
         samples.add(places)
     return samples.metrics()
 
@@ -58,5 +58,10 @@ def test_places_in_own_code_are_kept_by_library() -> None:
     assert samples.offsets == {0: [0x1110, 0x1110], 1: [0x20]}
 
 
-def test_no_look_says_nothing() -> None:
-    assert shares() == {}
+def test_few_looks_say_nothing() -> None:
+    samples = Samples()
+    for _look in range(FEWEST - 1):
+        samples.add([OWN])
+    assert samples.metrics() == {}
+    samples.add([OWN])
+    assert samples.metrics()["device_share"] == 1.0
