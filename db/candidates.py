@@ -90,6 +90,8 @@ class TreeRow:
     gpu_s: float
     sol_fractions: tuple[float, ...]
     """Of the speed of light, for each workload of which the judge knows it."""
+    bound: str | None
+    """What its profile says holds it back: memory, compute, latency or overhead."""
 
 
 def add_candidates(session: Session, job: Job, new: Sequence[NewCandidate]) -> list[str]:
@@ -268,6 +270,7 @@ def load_tree(session: Session, job_id: str) -> list[TreeRow]:
             Candidate.cost_usd,
             case((Candidate.state.in_(_IN_FLIGHT), 0.0), else_=_GPU_S).label("gpu_s"),
             func.jsonb_path_query_array(Evaluation.report, _SOL_FRACTIONS, type_=JSONB).label("sol_fractions"),
+            Evaluation.report[("profile", "bound")].astext.label("bound"),
         )
         .outerjoin(Evaluation, Evaluation.candidate_id == Candidate.id)
         .outerjoin(Tuning, Tuning.candidate_id == Candidate.id)

@@ -58,6 +58,9 @@ class Settings(BaseSettings):
     tune_wall_s: float = Field(default=20.0, gt=0)
     """After so many seconds a `tune` measures no more of them."""
 
+    profile_candidates: bool = True
+    """Whether workers look for the bottleneck of what they accept, for the prompts of its children: 1 to 3 s each."""
+
     @property
     def home_path(self) -> Path:
         """The home with `~` resolved."""

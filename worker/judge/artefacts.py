@@ -41,7 +41,8 @@ def fingerprint(runner: Runner, source: str) -> str | None:
         return None
     if not runner.artefacts:
         return None
-    digest = hashlib.sha256(_python(source, runner.built_sources).encode())
+    built = [text for _language, text, _flags, _path in runner.builds]
+    digest = hashlib.sha256(_python(source, built).encode())
     for path in runner.artefacts:
         digest.update(hashlib.sha256(b"".join(loaded_sections(path.read_bytes()))).digest())
     return digest.hexdigest()

@@ -42,6 +42,8 @@ class JudgeOptions:
     eager_only: bool = False
     """Race no compiled baseline: for those who ask for verdicts alone (compiling takes 20 s a problem on a CPU, a
     minute on a GPU)."""
+    profile: bool = True
+    """Look for the bottleneck of accepted candidates (1 to 3 s each on a CPU)."""
 
 
 class JudgeFailed(Exception):
@@ -158,7 +160,8 @@ class Judge:
         paths = [str(_PROJECT_ROOT), *filter(None, [environment.get("PYTHONPATH")])]
         environment |= STEADY_ALLOCATOR | {"PYTHONPATH": os.pathsep.join(paths), "HOME": str(self._options.home)}
         options = self._options
-        arguments = [str(options.home), options.hardware, options.minimum_sandbox, *["eager"][: options.eager_only]]
+        switches = [name for name, on in (("eager", options.eager_only), ("no-profile", not options.profile)) if on]
+        arguments = [str(options.home), options.hardware, options.minimum_sandbox, *switches]
         return subprocess.Popen(
             [sys.executable, "-m", "worker.judge", *arguments],
             stdin=subprocess.PIPE,

@@ -41,6 +41,7 @@ from worker.judge.timing.races import THOROUGH, USUAL, Timer, Timings
 from worker.judge.trial import CONSTRUCT_LIMIT_S, FIRST_RUN_LIMIT_S, SUBJECT, Trial
 from worker.judge.tuning import Tuning, TuningParts
 from worker.judge.verdict import Fault, Verdict
+from worker.profile.ladder import Profiler
 
 log = structlog.get_logger()
 
@@ -64,11 +65,13 @@ class Referee:
         self._floor = PhysicsFloor(self.device)
         self._timer = Timer(self.device)
         self._pace = USUAL[self.device]
+        profiler = Profiler(self.device, options.home, self._floor, self.processes.runner)
+        self._profiler = profiler if options.profile and not options.eager_only else None
         self._seed = secrets.randbits(40)  # never leaves this process: the next candidate meets it too
 
     def evaluate(self, request: EvaluationRequest) -> Evaluation:
         """Judge one candidate. Raises ReferenceFailed or ProblemError when the problem itself cannot be judged."""
-        return self._evaluate(request, self.exhibits_for(request))
+        return self._evaluate(request, self.exhibits_for(request), self._profiler)
 
     def certify(self, request: EvaluationRequest) -> dict[str, Any]:
         """Judge a finalist, examine it as a system, and write its certificate. Raises as `evaluate` does."""
@@ -124,7 +127,7 @@ class Referee:
 
     # --- the steps --------------------------------------------------------------------------------------------------
 
-    def _evaluate(self, request: EvaluationRequest, exhibits: Exhibits) -> Evaluation:
+    def _evaluate(self, request: EvaluationRequest, exhibits: Exhibits, profiler: Profiler | None = None) -> Evaluation:
         self.rest()
         started, held = time.monotonic(), self._lease.held_s
         evaluation = Evaluation(request.candidate_id)
@@ -133,7 +136,7 @@ class Referee:
             if request.language == "triton" and not self._on_gpu:
                 self._judge_without_device(request, exhibits, evaluation)
             else:
-                self._judge(request, exhibits, evaluation)
+                self._judge(request, exhibits, evaluation, profiler)
         except Fault as fault:
             evaluation.verdict, evaluation.reason = fault.verdict, fault.reason
             evaluation.log = fault.log[-LOG_BYTES:]
@@ -149,7 +152,9 @@ class Referee:
         )
         return evaluation
 
-    def _judge(self, request: EvaluationRequest, exhibits: Exhibits, evaluation: Evaluation) -> None:
+    def _judge(
+        self, request: EvaluationRequest, exhibits: Exhibits, evaluation: Evaluation, profiler: Profiler | None
+    ) -> None:
         with self._runner() as runner:
             trial = Trial(runner, request, exhibits, self.device, _secret_rng(), evaluation)
             try:
@@ -170,10 +175,20 @@ class Referee:
                 provenance.check(trial, runner.artefacts)
             timings = self._time(trial)
             evaluation.log = runner.log()
+            self._conclude(trial, timings)
+            if profiler is not None and evaluation.verdict is Verdict.OK:
+                with self._lease.exclusive():
+                    evaluation.profile = profiler.profile(trial)
             for bench in trial.benches.values():
                 bench.close()
+
+    def _conclude(self, trial: Trial, timings: list[Timings]) -> None:
+        """The verdict, from times and the floor. Nothing comes after it but advice."""
+        evaluation = trial.evaluation
+        trial.runner.freeze()  # nothing of the candidate's runs while the device's ceilings are measured
         summarise(evaluation, timings, self.device)
-        evaluation.checks.append(self._floor.check(exhibits.workloads, evaluation))
+        evaluation.checks.append(self._floor.check(trial.exhibits.workloads, evaluation))
+        trial.runner.thaw()
 
     def _time(self, trial: Trial) -> list[Timings]:
         """Every workload against its baselines, alone on the device."""

@@ -29,6 +29,7 @@ from worker.runner import (
     eviction,
     examine,
     hygiene,
+    kernel_list,
     memory,
     mixing,
     protocol,
@@ -391,7 +392,7 @@ def serve(control: socket.socket, bell: socket.socket) -> int:
         "recorded": session.recorded,
         "hot": session.hot,
     }
-    others = examine.HANDLERS | provenance.HANDLERS | settings.HANDLERS
+    others = examine.HANDLERS | kernel_list.HANDLERS | provenance.HANDLERS | settings.HANDLERS
     handlers |= {name: functools.partial(handler, session) for name, handler in others.items()}
     with contextlib.suppress(protocol.PeerClosed):
         while True:

@@ -119,6 +119,28 @@ def test_the_tuner_is_told_of_every_other_configuration(one_by_one: Runtime) -> 
     assert (told.id, told.source, told.verdict, told.speedup) == (parent, TUNABLE, "ok", 1.2)
 
 
+@pytest.mark.parametrize(
+    ("profile", "told"),
+    [
+        ({"text": "Bound: memory."}, "Bound: memory."),
+        ({}, None),
+        ({"text": ""}, None),
+        ({"text": ["Bound: memory."]}, None),
+        ("no profile", None),
+    ],
+)
+def test_the_proposer_is_told_what_the_parents_profile_found(here: Runtime, profile: object, told: str | None) -> None:
+    job = make_job(here.sessions)
+    (parent,) = make_candidates(here.sessions, job)
+    propose(here.sessions, parent)
+    evaluate(here.sessions, parent, profile=profile)
+    (child,) = make_candidates(here.sessions, job, operator="refine", parents=(parent,), proposer="llm", queue="llm")
+    claim = claim_kind(here.sessions, WorkKind.PROPOSE, child)
+    with here.sessions.begin() as session:
+        brief = read_brief(session, claim)
+    assert [known.diagnosis for known in brief.request.parents] == [told]
+
+
 def test_the_index_of_a_built_in_seed_is_its_rank_among_them(here: Runtime) -> None:
     job = make_job(here.sessions, seed=40)
     first, _ = make_candidates(here.sessions, job, 2)

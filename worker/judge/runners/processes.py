@@ -32,6 +32,8 @@ class RefereeOptions:
     """Refuse to judge below this sandbox level."""
     eager_only: bool = False
     """Race no compiled baseline."""
+    profile: bool = True
+    """Look for the bottleneck of what is accepted. Never of verdicts alone (`eager_only`)."""
 
 
 class Processes:
