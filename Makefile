@@ -1,4 +1,4 @@
-# make demo | up | test | lint | redteam | bench-judge | clean-venv
+# make demo | up | test | lint | redteam | bench-judge | bench-policy | clean-venv
 #
 # Everything runs in one virtual environment, .venv, made at the first call and reused: the stamp in it is older than the
 # lock or pyproject.toml exactly when something has to be installed.
@@ -12,13 +12,14 @@ STAMP := $(VENV)/.kernelwright-installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test lint redteam bench-judge format install clean-venv
+.PHONY: help demo up test lint redteam bench-judge bench-policy format install clean-venv
 
 help:
 	@echo "make demo   watch one real search, from a REST call to a verified faster kernel (no GPU, no key needed)"
 	@echo "make up     Postgres, Valkey, the API and the workers on this machine: http://127.0.0.1:8080"
 	@echo "make test   the tests: unit, integration (embedded servers), acceptance (real workers)"
 	@echo "make redteam, make bench-judge   cheats and honest kernels against the judge; its figures (QUICK=1: under 5 minutes)"
+	@echo "make bench-policy   search policies at equal budgets on recorded pools, and what each lever is worth (QUICK=1: under 5 minutes)"
 	@echo "make lint   ruff, mypy --strict, the import contracts, the container files"
 
 demo: $(STAMP)
@@ -43,6 +44,10 @@ redteam: $(STAMP)
 
 bench-judge: $(STAMP)
 	$(BIN)/python -m benchmarks.judge $(if $(QUICK),--quick) --out judge-figures.json $(BENCH_ARGS)
+
+# Plots too, where matplotlib is installed: make bench-policy BENCH_ARGS="--plots docs/img"
+bench-policy: $(STAMP)
+	$(BIN)/python -m benchmarks.policy $(if $(QUICK),--quick) --out policy-figures.json $(BENCH_ARGS)
 
 format: $(STAMP)
 	$(BIN)/ruff format .
