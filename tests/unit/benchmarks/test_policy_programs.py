@@ -85,3 +85,9 @@ def test_recorded_programs_are_still_what_the_generator_writes(problem: str) -> 
     records = pool.load(problem)
     for record in records[:: max(1, len(records) // 12)]:
         assert pool.fingerprint(SPACES[problem].write(record.genome)) == record.source, record.genome.key
+
+
+@pytest.mark.parametrize("problem", pool.packed())
+def test_every_manner_of_loops_was_accepted_by_the_judge(problem: str) -> None:
+    accepted = {record.genome.gene("simd") for record in pool.load(problem) if record.ok and not record.genome.bugs}
+    assert accepted == set(SPACES[problem].genes["simd"])
