@@ -37,7 +37,7 @@ def main() -> int:
     if not problems:
         log.error("pools.missing", record="python -m benchmarks.policy.record")
         return 1
-    figures = measure(problems, quick=options.quick)
+    figures = measure(problems, quick=options.quick, jobs=options.jobs)
     options.out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     text = report(figures)
     sys.stdout.write(text)
@@ -51,7 +51,7 @@ def main() -> int:
     return 0
 
 
-def measure(problems: list[str], *, quick: bool) -> dict[str, Any]:
+def measure(problems: list[str], *, quick: bool, jobs: int | None = None) -> dict[str, Any]:
     """All figures. Quick: fewer problems, seeds, and one budget for the ablation."""
     started = time.monotonic()
     chosen = problems[: grid.QUICK_PROBLEMS] if quick else problems
@@ -64,10 +64,10 @@ def measure(problems: list[str], *, quick: bool) -> dict[str, Any]:
         "pools": {name: summary.pool_facts(pool.load(name)) for name in chosen},
     }
     names = list(policies())
-    figures["replay"] = summary.compared(grid.replay(names, chosen, seeds), OURS)
+    figures["replay"] = summary.compared(grid.replay(names, chosen, seeds, jobs=jobs), OURS)
     log.info("replay.done", wall_s=round(time.monotonic() - started))
     budgets = grid.BUDGETS[:1] if quick else grid.BUDGETS
-    figures["ablation"] = summary.compared(grid.replay(list(ablations()), chosen, seeds, budgets), "all levers")
+    figures["ablation"] = summary.compared(grid.replay(list(ablations()), chosen, seeds, budgets, jobs), "all levers")
     log.info("ablation.done", wall_s=round(time.monotonic() - started))
     live = live_figures.figures()
     if live is not None:
@@ -94,6 +94,7 @@ def _options() -> Any:
     )
     parser.add_argument("--out", type=Path, required=True, help="the figures, as JSON")
     parser.add_argument("--quick", action="store_true", help="three problems, eight seeds, under five minutes")
+    parser.add_argument("--jobs", type=int, help="processes; default: one a core")
     parser.add_argument("--tables", type=Path, help="write the tables here too")
     parser.add_argument("--plots", type=Path, help="draw SVG files into this folder (needs matplotlib)")
     return parser.parse_args()

@@ -30,6 +30,11 @@ MEND_RATE = 0.55
 
 NEW_BUG_RATE = 0.1
 
+PLAIN = 3.0
+"""In a search, each value of a gene is so many times less probable in a first attempt than the plainer one before it.
+First drafts of models are plain: what was searched from them is 2 to 4 times as fast (EvoKernel, METR: see
+`docs/search.md`)."""
+
 ALGORITHM = "algorithm"
 """The gene that decides the family."""
 
@@ -89,8 +94,11 @@ def seed(space: Space, dice: random.Random) -> Genome:
 
 
 def seed_likelihood(space: Space, genome: Genome) -> float:
-    """How probable the genome's structure is as a first attempt, up to a factor."""
-    return math.prod(1 / (1 + list(space.genes[name]).index(value)) for name, value in genome.structure)
+    """How probable the genome's structure is as a first attempt, up to a factor.
+
+    Plainer than what `seed` draws: a pool must hold all kinds of programs, a search starts from plain ones.
+    """
+    return math.prod(PLAIN ** -list(space.genes[name]).index(value) for name, value in genome.structure)
 
 
 def refine(space: Space, parent: Genome, dice: random.Random) -> Genome:

@@ -60,8 +60,11 @@ Grid = Mapping[int, Mapping[str, Runs]]
 """By budget and contender."""
 
 
-def replay(names: Sequence[str], problems: Sequence[str], seeds: int, budgets: Sequence[int] = BUDGETS) -> Grid:
-    """Run all of them; contenders are names of `policies()` or of `ablations()`."""
+def replay(
+    names: Sequence[str], problems: Sequence[str], seeds: int, budgets: Sequence[int] = BUDGETS, jobs: int | None = None
+) -> Grid:
+    """Run all of them; contenders are names of `policies()` or of `ablations()`; `jobs`: processes, by default
+    one a core."""
     cells = [
         Cell(name, problem, budget, seed)
         for problem in problems
@@ -70,7 +73,7 @@ def replay(names: Sequence[str], problems: Sequence[str], seeds: int, budgets: S
         for seed in range(seeds)
     ]
     grid: dict[int, dict[str, Runs]] = {budget: {name: Runs() for name in names} for budget in budgets}
-    with ProcessPoolExecutor(os.cpu_count()) as workers:
+    with ProcessPoolExecutor(jobs or os.cpu_count()) as workers:
         for cell, run in zip(cells, workers.map(_run, cells, chunksize=8), strict=True):
             grid[cell.budget][cell.contender].runs.setdefault(cell.problem, []).append(run)
     return grid

@@ -127,7 +127,7 @@ class World:
         ids = tuple(parent.id for parent in parents)
         own = [record.operator == operator and record.parents == ids for record in fitting]
         weights = [
-            (RECORDED if recorded else 1.0) * self._likelihood(genomes, record.genome)
+            (RECORDED if recorded and parents else 1.0) * self._likelihood(genomes, record.genome)
             for recorded, record in zip(own, fitting, strict=True)
         ]
         (place,) = dice.choices(range(len(fitting)), weights)
