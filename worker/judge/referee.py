@@ -37,7 +37,7 @@ from worker.judge.runners.processes import Processes, RefereeOptions
 from worker.judge.runners.sessions import LOG_BYTES, Runner
 from worker.judge.summary import summarise
 from worker.judge.timing.fresh import Fresh
-from worker.judge.timing.races import THOROUGH, USUAL, Timer, Timings
+from worker.judge.timing.races import THOROUGH, USUAL, Pace, Timer, Timings
 from worker.judge.trial import CONSTRUCT_LIMIT_S, FIRST_RUN_LIMIT_S, SUBJECT, Trial
 from worker.judge.tuning import Tuning, TuningParts
 from worker.judge.verdict import Fault, Verdict
@@ -52,7 +52,8 @@ _MACHINE = ("device", "cpu", "cores", "torch", "triton")
 class Referee:
     """Judges candidates of one problem after another on one device."""
 
-    def __init__(self, options: RefereeOptions) -> None:
+    def __init__(self, options: RefereeOptions, pace: Pace | None = None) -> None:
+        """`pace`: how long to time a workload, where the usual is not wanted (a benchmark of thousands of kernels)."""
         self._options = options
         self._on_gpu = options.hardware != "cpu" and torch.cuda.is_available()
         self.device = "cuda:0" if self._on_gpu else "cpu"
@@ -64,7 +65,7 @@ class Referee:
         self._tuning: Tuning | None = None
         self._floor = PhysicsFloor(self.device)
         self._timer = Timer(self.device)
-        self._pace = USUAL[self.device]
+        self._usual_pace = self._pace = pace or USUAL[self.device]
         profiler = Profiler(self.device, options.home, self._floor, self.processes.runner)
         self._profiler = profiler if options.profile and not options.eager_only else None
         self._seed = secrets.randbits(40)  # never leaves this process: the next candidate meets it too
@@ -266,7 +267,7 @@ class Referee:
         try:
             return self._evaluate(request, self._exhibits)
         finally:
-            self._pace = USUAL[self.device]
+            self._pace = self._usual_pace
 
     def _close_problem(self) -> None:
         self.rest()
