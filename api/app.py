@@ -15,7 +15,19 @@ from contextlib import asynccontextmanager, suppress
 import structlog
 from fastapi import FastAPI
 
-from api import candidates, certificates, events, handlers, health, jobs, openapi, problems, requests, workers
+from api import (
+    candidates,
+    certificates,
+    events,
+    handlers,
+    health,
+    jobs,
+    knowledge,
+    openapi,
+    problems,
+    requests,
+    workers,
+)
 from api.deps import Services
 from api.doorbell import Doorbell, Ring
 from api.feed import Feed
@@ -72,7 +84,7 @@ def create_app(settings: Settings | None = None, *, ring: Ring | None = None) ->
     app.add_middleware(FrontMiddleware)
     handlers.install(app)
     openapi.install(app)
-    for resource in (jobs, requests, events, candidates, certificates, problems, workers, health):
+    for resource in (jobs, requests, events, candidates, certificates, problems, knowledge, workers, health):
         app.include_router(resource.router)
     return app
 

@@ -5,7 +5,7 @@
     ├── UnknownKey        401      an Authorization header with a key that nobody gave out
     ├── BudgetUsed        403      a cap of the API key is used up
     ├── NotFound          404      nothing at this address
-    │   ├── UnknownJob  UnknownCandidate  UnknownProblem  UnknownRequest
+    │   ├── UnknownJob  UnknownCandidate  UnknownProblem  UnknownRequest  UnknownLesson
     │   └── NoBestYet  NoCertificate  NoSource  NoLog
     ├── WrongMethod       405
     ├── NotProposed       409      a request that has nothing to confirm now
@@ -155,6 +155,13 @@ class UnknownRequest(NotFound):
 
     title = "Unknown request"
     slug = "unknown-request"
+
+
+class UnknownLesson(NotFound):
+    """There is no lesson with this id. GET /v1/knowledge/lessons lists them."""
+
+    title = "Unknown lesson"
+    slug = "unknown-lesson"
 
 
 class NoBestYet(NotFound):

@@ -16,6 +16,7 @@ TAGS = [
     {"name": "requests", "description": "Ask in plain words; look at what is proposed; confirm it."},
     {"name": "candidates", "description": "What was tried and what the judge found."},
     {"name": "problems", "description": "The bundled operations."},
+    {"name": "knowledge", "description": "What earlier searches taught, and what knowing it is worth."},
     {"name": "workers", "description": "Who does the work, on what."},
     {"name": "health", "description": "For load balancers and orchestrators."},
 ]

@@ -283,6 +283,10 @@ class Client:
         """The workers that the service knows, with what they run on and what they do now."""
         return cast(list[Worker], self._json("GET", "/v1/workers")["data"])
 
+    def get(self, path: str, **params: Any) -> Any:
+        """Any other resource, as the API's JSON; parameters that are None are left out."""
+        return self._json("GET", path, params=_given(**params))
+
     def ready(self) -> bool:
         """True when the API answers and has its database, its Redis and the newest schema."""
         try:

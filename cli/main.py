@@ -54,6 +54,7 @@ COMMANDS = {
     "candidates": _Lazy("cli.commands.jobs:candidates", "List a job's candidates with their verdicts."),
     "cancel": _Lazy("cli.commands.jobs:cancel", "Cancel a job."),
     "problems": _Lazy("cli.commands.catalog:problems", "List the problems that the service knows by name."),
+    "knowledge": _Lazy("cli.commands.knowledge:knowledge", "Look up what earlier searches taught, and its worth."),
     "workers": _Lazy("cli.commands.catalog:workers", "List the workers and what they can do."),
     "evaluate": _Lazy("cli.evaluate:evaluate", "Judge candidates here, alone: no database, no network."),
     "admit": _Lazy("cli.admit:admit", "Say here whether a problem can be judged, and what would pass that must not."),

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from db import events, ledger
 from db.ids import new_id
 from db.models import Candidate, Evaluation, Job, Kernel
-from db.vocabulary import CandidateState, EventType, JobState, StopReason
+from db.vocabulary import QUEUE_CONTROL, CandidateState, EventType, JobState, StopReason, WorkKind
+
+LEARN_PRIORITY: Final = -1_000
+"""Below the lowest that a job may ask for (-100): a job in progress comes before what one that has ended can teach."""
 
 
 def end_search(session: Session, job: Job, stop_reason: StopReason) -> None:
@@ -53,6 +58,7 @@ def finish_job(session: Session, job_id: str, stop_reason: StopReason, error: st
         "error": error,
     }
     events.append(session, job_id, EventType.JOB_FINISHED, data)
+    _enqueue_learn(session, job_id)
     session.refresh(job)
     return True
 
@@ -69,6 +75,14 @@ def _final_state(job: Job, stop_reason: StopReason) -> JobState:
     if stop_reason is StopReason.CANCELLED:
         return JobState.CANCELLED
     return JobState.SUCCEEDED if job.best_candidate_id is not None else JobState.FAILED
+
+
+def _enqueue_learn(session: Session, job_id: str) -> None:
+    """Have the job's candidates taught to later ones, behind all that somebody waits for. A cancelled job teaches too;
+    one without evaluations has nothing to teach."""
+    if session.scalar(select(Evaluation.id).where(Evaluation.job_id == job_id).limit(1)) is None:
+        return
+    ledger.enqueue(session, kind=WorkKind.LEARN, queue=QUEUE_CONTROL, job_id=job_id, priority=LEARN_PRIORITY)
 
 
 def _cancel_candidates(session: Session, job_id: str) -> None:

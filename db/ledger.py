@@ -38,6 +38,7 @@ MAX_ATTEMPTS: Final = {
     WorkKind.PROPOSE: 3,
     WorkKind.EVALUATE: 3,
     WorkKind.CERTIFY: 3,
+    WorkKind.LEARN: 3,
 }
 """A poisonous candidate kills its worker three times at most; an advance touches nothing poisonous."""
 RING_PER_QUEUE: Final = 64
@@ -72,7 +73,7 @@ class Claim:
 
     @property
     def candidate(self) -> str:
-        """The candidate's id. Raises ValueError for an advance and an admit, which have none."""
+        """The candidate's id. Raises ValueError for an advance, an admit and a learn, which have none."""
         if self.candidate_id is None:
             raise ValueError(f"{self.kind} work has no candidate")
         return self.candidate_id

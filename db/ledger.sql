@@ -17,7 +17,7 @@ SET state = 'running', attempt = attempt + 1, lease_owner = :owner, lease_token 
 WHERE id = (
     SELECT ready.id FROM work AS ready
     WHERE ready.id = :id AND ready.state = 'queued' AND ready.not_before <= now()
-      AND (ready.kind = 'advance'
+      AND (ready.kind IN ('advance', 'learn')
            OR NOT EXISTS (SELECT FROM jobs WHERE jobs.id = ready.job_id AND jobs.cancel_requested))
     FOR UPDATE SKIP LOCKED
 )
@@ -31,7 +31,7 @@ SET state = 'running', attempt = attempt + 1, lease_owner = :owner, lease_token 
 WHERE id = (
     SELECT ready.id FROM work AS ready
     WHERE ready.queue = ANY(:queues) AND ready.state = 'queued' AND ready.not_before <= now()
-      AND (ready.kind = 'advance'
+      AND (ready.kind IN ('advance', 'learn')
            OR NOT EXISTS (SELECT FROM jobs WHERE jobs.id = ready.job_id AND jobs.cancel_requested))
       AND NOT EXISTS (SELECT FROM workers WHERE workers.id = :owner AND workers.state = 'draining')
     ORDER BY ready.priority DESC, ready.id

@@ -25,7 +25,7 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB, TIMESTAMP
+from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB, TIMESTAMP, TSVECTOR
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from db.vocabulary import (
@@ -201,6 +201,8 @@ class Candidate(Base):
     failure_detail: Mapped[str | None]
     duplicate_of: Mapped[str | None] = mapped_column(ForeignKey("candidates.id"), index=True)
     cost_usd: Mapped[Decimal] = mapped_column(server_default=text("0"))
+    retrieval: Mapped[bool | None]
+    """Whether its proposer was shown what is known (`knowledge_uses` says what); None where nobody looked."""
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
 
     __table_args__ = (
@@ -274,7 +276,7 @@ class Work(Base):
         one_of("kind", WorkKind),
         one_of("state", WorkState),
         CheckConstraint("(state = 'running') = (lease_token IS NOT NULL)", name="lease"),
-        CheckConstraint("(kind IN ('advance', 'admit')) = (candidate_id IS NULL)", name="candidate"),
+        CheckConstraint("(kind IN ('advance', 'admit', 'learn')) = (candidate_id IS NULL)", name="candidate"),
         # Ringing an advance twice is one advance: whoever changes a candidate may enqueue without looking.
         Index(
             "uq_work_queued_advance",
@@ -284,6 +286,8 @@ class Work(Base):
         ),
         # A problem is examined once for a job.
         Index("uq_work_admit", "job_id", unique=True, postgresql_where=text("kind = 'admit'")),
+        # And its candidates teach once.
+        Index("uq_work_learn", "job_id", unique=True, postgresql_where=text("kind = 'learn'")),
         # A candidate is proposed by one unit of work, evaluated by one and certified by one.
         UniqueConstraint("candidate_id", "kind"),
         Index("ix_work_ready", "queue", text("priority DESC"), "id", postgresql_where=text("state = 'queued'")),
@@ -359,7 +363,10 @@ class Worker(Base):
 
 
 class Kernel(Base):
-    """A champion: the verified best of a finished job, with enough to serve it without the job."""
+    """A champion: the verified best of a finished job, with enough to serve it without the job.
+
+    What follows `environment` is filled in when the job is learned from; what is not `current` is retrieved by nobody.
+    """
 
     __tablename__ = "kernels"
 
@@ -377,11 +384,43 @@ class Kernel(Base):
     ci95_low: Mapped[float | None]
     ci95_high: Mapped[float | None]
     environment: Mapped[Json] = mapped_column(server_default=EMPTY_OBJECT)
+    op_family: Mapped[str] = mapped_column(server_default=text("''"))
+    hardware_kin: Mapped[str] = mapped_column(server_default=text("''"))
+    """The family of hardware within which kernels are shared: `hopper`, `x86`."""
+    bound: Mapped[str] = mapped_column(server_default=text("''"))
+    params: Mapped[Json] = mapped_column(server_default=EMPTY_OBJECT)
+    """The values of its tunables."""
+    title: Mapped[str] = mapped_column(server_default=text("''"))
+    story: Mapped[str] = mapped_column(server_default=text("''"))
+    """What a prompt shows of it."""
+    terms: Mapped[str] = mapped_column(server_default=text("''"))
+    """The normalised words of its problem and its plan, each once."""
+    terms_vector: Mapped[str] = mapped_column(TSVECTOR(), server_default=text("''"))
+    embedder: Mapped[str | None]
+    embedding: Mapped[bytes | None]
+    current: Mapped[bool] = mapped_column(server_default=text("false"))
+    """The fastest certified kernel of its problem and target."""
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
 
     __table_args__ = (
         one_of("language", Language),
         Index("ix_kernels_problem_target", "problem_hash", "hardware", "language", text("speedup DESC")),
+        Index(
+            "ix_kernels_family",
+            "language",
+            "hardware_kin",
+            "op_family",
+            text("speedup DESC NULLS LAST"),
+            postgresql_where=text("current"),
+        ),
+        Index("ix_kernels_terms_vector", "terms_vector", postgresql_using="gin", postgresql_where=text("current")),
+        Index(
+            "ix_kernels_title",
+            "title",
+            postgresql_using="gist",
+            postgresql_ops={"title": "gist_trgm_ops"},
+            postgresql_where=text("current"),
+        ),
     )
 
 

@@ -2,7 +2,8 @@
 
 Burying writes the consequence, so that a job never waits for something dead: a dead `evaluate` is an `infra_error`
 evaluation, a dead `propose` a rejected candidate, a dead `advance` the end of the job. A dead `admit` or `certify`
-says nothing about problem or candidate: the job goes on without what it would have found.
+says nothing about problem or candidate: the job goes on without what it would have found. A dead `learn` changes
+nothing: its job has ended, and another will teach the same.
 """
 
 from __future__ import annotations
@@ -102,6 +103,8 @@ def _drop_queued_twin(session: Session, job_id: str) -> None:
 
 
 def _bury(session: Session, kind: WorkKind, job_id: str, candidate_id: str | None, error: str) -> None:
+    if kind is WorkKind.LEARN:
+        return
     if kind in (WorkKind.ADMIT, WorkKind.CERTIFY):
         jobs.enqueue_advance(session, job_id)
     elif kind is WorkKind.ADVANCE or candidate_id is None:

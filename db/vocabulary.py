@@ -91,6 +91,7 @@ class WorkKind(StrEnum):
     PROPOSE = "propose"
     EVALUATE = "evaluate"
     CERTIFY = "certify"
+    LEARN = "learn"
 
 
 class AdmissionVerdict(StrEnum):
@@ -176,6 +177,40 @@ class Language(StrEnum):
     CPP = "cpp"
     TRITON = "triton"
     CUDA = "cuda"
+
+
+class LessonKind(StrEnum):
+    """`change` is an edit and what it did to speed; `failure` an error, and what repaired it."""
+
+    CHANGE = "change"
+    FAILURE = "failure"
+
+
+class LessonState(StrEnum):
+    """Only `confirmed` lessons are retrieved; `quarantined` ones are contradicted."""
+
+    TENTATIVE = "tentative"
+    CONFIRMED = "confirmed"
+    QUARANTINED = "quarantined"
+
+
+class Says(StrEnum):
+    """What one candidate says on a lesson."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    UNCLEAR = "unclear"
+    OCCURRED = "occurred"
+    FIXED = "fixed"
+    NOT_FIXED = "not_fixed"
+
+
+class ItemKind(StrEnum):
+    """What the knowledge base holds."""
+
+    KERNEL = "kernel"
+    LESSON = "lesson"
+    FACT = "fact"
 
 
 class EventType(StrEnum):

@@ -9,8 +9,8 @@ from __future__ import annotations
 from alembic import context
 from sqlalchemy import Connection, Engine, NullPool, create_engine, text
 
-from db.models import Base
 from db.settings import get_settings, sqlalchemy_url
+from db.tables import Base
 
 LOCK_TIMEOUT_S = 4
 STATEMENT_TIMEOUT_S = 5

@@ -49,3 +49,13 @@ def widening(hardware: str) -> tuple[str, ...]:
         if any(re.fullmatch(pattern, word) for word in words):
             return (hardware, *names)
     return (hardware,)
+
+
+GENERIC = frozenset({"nvidia", "amd", "gpu"})
+"""Names too wide to share a kernel or a lesson by."""
+
+
+@functools.lru_cache(maxsize=256)
+def kin(hardware: str) -> str:
+    """The family by which kernels and lessons are shared: `hopper` for an H200, `x86` for `cpu`; else the id itself."""
+    return [name for name in widening(hardware) if name not in GENERIC][-1]

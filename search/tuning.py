@@ -46,11 +46,21 @@ def propose_tuning(request: ProposalRequest) -> Proposal:
     if space is None:
         return Proposal(failure=Failure.EXHAUSTED, detail="the parent declares no tunables")
     trials = (Trial(space.defaults, parent.speedup), *request.trials)
-    params = suggest(space, trials, request.seed)
+    params = hinted(space, trials, request.hints) or suggest(space, trials, request.seed)
     if params is None:
         return Proposal(failure=Failure.EXHAUSTED, detail=f"all configurations tried ({space.size} before constraints)")
     plan = "tune: " + ", ".join(f"{name}={value!r}" for name, value in params.items())
     return Proposal(source=with_values(parent.source, params), plan=plan, params=params)
+
+
+def hinted(space: Space, trials: Sequence[Trial], hints: Sequence[Params]) -> dict[str, ParamValue] | None:
+    """The first configuration that won elsewhere and is allowed and untried here; None when none is left.
+
+    A sibling's best is a better start than dice: kernels of one family like the same blocks and chunks.
+    """
+    tried = {_key(trial.params) for trial in trials}
+    fitting = (dict(hint) for hint in hints if space.allows(hint))
+    return next((hint for hint in fitting if _key(hint) not in tried), None)
 
 
 def suggest(space: Space, trials: Sequence[Trial], seed: int) -> dict[str, ParamValue] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -15,8 +15,10 @@ from db.ledger import Claim
 from db.models import Candidate, Evaluation, Job, Problem
 from db.vocabulary import Operator, Proposer
 from problems.catalog import outline
+from search.knowledge.distil import bound_of
 from search.proposing import Parent, ProposalRequest, Trial
 from search.types import Target
+from worker.recalling import hints_for, knowledge_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +52,20 @@ def read_brief(session: Session, claim: Claim) -> Brief:
         ordinal=candidate.ordinal,
         model=candidate.model,
     )
+    if candidate.proposer != Proposer.BUILTIN:
+        request = replace(
+            request, knowledge=knowledge_for(session, job, candidate, request, _bound(session, candidate))
+        )
+    elif candidate.operator == Operator.TUNE:
+        request = replace(request, hints=hints_for(session, job, candidate, request))
     index = _builtin_index(session, job, candidate)
     return Brief(candidate.proposer, job.hardware, job.language, index, request)
+
+
+def _bound(session: Session, candidate: Candidate) -> str:
+    """What held the first parent back, where a profile says so."""
+    report = session.scalar(select(Evaluation.report).where(Evaluation.candidate_id.in_(candidate.parents[:1])))
+    return bound_of(report or {})
 
 
 def _builtin_index(session: Session, job: Job, candidate: Candidate) -> int:

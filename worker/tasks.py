@@ -22,6 +22,7 @@ from worker.app import app
 from worker.certifying import certify
 from worker.evaluating import evaluate
 from worker.heartbeat import CancelRequested
+from worker.learning import learn
 from worker.proposing import propose
 from worker.runtime import Runtime
 
@@ -35,6 +36,7 @@ HANDLERS: Final[Mapping[WorkKind, Callable[[Runtime, Claim], None]]] = {
     WorkKind.PROPOSE: propose,
     WorkKind.EVALUATE: evaluate,
     WorkKind.CERTIFY: certify,
+    WorkKind.LEARN: learn,
 }
 MAX_BACKOFF_S: Final = 60.0
 
@@ -137,6 +139,12 @@ def draft_task(request_id: str) -> None:
     from worker.drafting import draft
 
     draft(runtime.current(), request_id)
+
+
+@_task("kernelwright.learn")
+def learn_task(work_id: str) -> None:
+    """Learn from a job that has ended."""
+    serve(work_id)
 
 
 @_task("kernelwright.reap", time_limit=60, soft_time_limit=45)

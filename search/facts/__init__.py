@@ -55,6 +55,7 @@ __all__ = [
     "BadFact",
     "Fact",
     "Source",
+    "fact_index",
     "facts",
     "item_of",
     "knowledge_of",
@@ -74,7 +75,7 @@ def facts() -> Mapping[str, Fact]:
 
 def relevant(query: Query, limit: int = 5, per_kind: int | None = 2) -> tuple[Knowledge, ...]:
     """The facts that most deserve a place in a prompt for the task, best first, of more than one kind."""
-    return tuple(knowledge_of(facts()[hit.id]) for hit in _index().search(query, limit, per_kind))
+    return tuple(knowledge_of(facts()[hit.id]) for hit in fact_index().search(query, limit, per_kind))
 
 
 def item_of(fact: Fact) -> Item:
@@ -89,5 +90,6 @@ def knowledge_of(fact: Fact) -> Knowledge:
 
 
 @functools.cache
-def _index() -> Index:
+def fact_index() -> Index:
+    """All facts, made ready to be searched."""
     return Index(item_of(fact) for fact in facts().values())

@@ -171,7 +171,11 @@ class Deployment:
         return "\n".join([*map(str, work), *map(str, made), *self.event_types(job_id)])
 
     def assert_sound(self, job_id: str) -> None:
-        """What holds for every job that ended, whatever was killed: nothing lost, nothing twice, nothing running."""
+        """What holds for every job that ended, whatever was killed: nothing lost, nothing twice, nothing running.
+
+        What it taught is learned after its end, so that is waited for.
+        """
+        until(lambda: not self._learning(job_id), f"what {job_id} taught has been learned")
         states = self.rows("SELECT DISTINCT state FROM work WHERE job_id = :id", id=job_id)
         assert {state for (state,) in states} <= {"done", "dead", "cancelled"}
         evaluated = self.rows("SELECT count(*) FROM candidates WHERE job_id = :id AND state = 'evaluated'", id=job_id)
@@ -189,6 +193,10 @@ class Deployment:
         )
         counted = self.rows("SELECT gpu_s FROM jobs WHERE id = :id", id=job_id)
         assert abs(used[0][0] - counted[0][0]) < 1e-6
+
+    def _learning(self, job_id: str) -> bool:
+        query = "SELECT 1 FROM work WHERE job_id = :id AND kind = 'learn' AND state IN ('queued', 'running')"
+        return bool(self.rows(query, id=job_id))
 
 
 def until(condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:

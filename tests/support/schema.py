@@ -9,7 +9,7 @@ from alembic.config import Config
 from sqlalchemy import NullPool, create_engine, text
 
 import migrations
-from db.models import Base
+from db.tables import Base
 
 
 def alembic_config(url: str) -> Config:

@@ -31,17 +31,18 @@ def home() -> Iterator[Path]:
         yield folder
 
 
-def start_up(user: str, home: Path, *options: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-    argv = ["-m", "cli", "up", "--home", str(home), "--queues", "control,cpu", *options]
-    return python(user, argv, env)
+def start_up(
+    user: str, home: Path, *options: str, env: Mapping[str, str] | None = None, queues: str = "control,cpu"
+) -> subprocess.Popen[str]:
+    return python(user, ["-m", "cli", "up", "--home", str(home), "--queues", queues, *options], env)
 
 
 @contextmanager
 def running(
-    home: Path, user: str = "self", *options: str, env: Mapping[str, str] | None = None
+    home: Path, user: str = "self", *, env: Mapping[str, str] | None = None, queues: str = "control,cpu"
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A started `up` and its URL; ended by SIGTERM when the test has not ended it."""
-    process = start_up(user, home, *(options or ("--port", "0")), env=env)
+    process = start_up(user, home, "--port", "0", env=env, queues=queues)
     try:
         url = re.findall(r"http://[\d.:]+\d", first_line(process, "Kernelwright runs at"))[0]
         yield process, url
@@ -81,7 +82,9 @@ def refused(process: subprocess.Popen[str], status: int = 1) -> str:
     return lines[0]
 
 
-@pytest.mark.parametrize("user", USERS)
+@pytest.mark.parametrize(
+    "user", [pytest.param(user, marks=() if user == USERS[0] else pytest.mark.exhaustive) for user in USERS]
+)
 def test_a_life_from_start_to_ctrl_c(user: str) -> None:
     with home_of(user) as home, running(home, user) as (process, url):
         assert call(f"{url}/readyz")["ready"]
@@ -98,15 +101,15 @@ def test_a_life_from_start_to_ctrl_c(user: str) -> None:
         assert wait_for_none(home, wait_s=0) == []
 
 
-@pytest.mark.parametrize("victim", ["guard", "supervisor"])
+@pytest.mark.parametrize("victim", [pytest.param("guard", marks=pytest.mark.exhaustive), "supervisor"])
 def test_after_a_kill_nothing_runs_and_the_next_start_finds_the_job(home: Path, victim: str) -> None:
-    with running(home) as (process, url):
+    with running(home, queues="control") as (process, url):
         job = call(f"{url}/v1/jobs", SOFTMAX)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         os.kill(process.pid if victim == "guard" else int(children[0]), signal.SIGKILL)
         process.wait(timeout=60)
         assert wait_for_none(home) == []
-    with running(home) as (_, url):
+    with running(home, queues="control") as (_, url):
         assert call(f"{url}/v1/jobs/{job['id']}")["id"] == job["id"]
 
 
@@ -161,7 +164,7 @@ def test_a_full_disk_is_one_sentence(home: Path) -> None:
 def test_servers_of_ones_own_replace_the_embedded_ones(home: Path) -> None:
     with EmbeddedPostgres(home / "mine") as postgres, EmbeddedValkey(home / "mine") as valkey:
         env = {"KERNELWRIGHT_DATABASE_URL": postgres.url, "KERNELWRIGHT_REDIS_URL": valkey.url}
-        with running(home / "up", env=env) as (_, url):
+        with running(home / "up", env=env, queues="control") as (_, url):
             assert ready(url)
             assert not (home / "up" / "postgres").exists()
             assert not (home / "up" / "valkey").exists()

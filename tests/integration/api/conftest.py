@@ -18,8 +18,8 @@ from api.app import create_app
 from cli.client import Client, Job
 from cli.embedded.postgres import EmbeddedPostgres
 from cli.embedded.valkey import EmbeddedValkey
-from db.models import Base
 from db.settings import Settings
+from db.tables import Base
 from tests.integration.api.history import History
 from tests.integration.api.server import serving
 

@@ -13,6 +13,7 @@ from worker.judge.checks import provenance, sampled
 from worker.judge.exhibits import Exhibits
 from worker.judge.reference.problem import Problem
 from worker.judge.report import Evaluation, EvaluationRequest
+from worker.judge.runners import quiet
 from worker.judge.runners.bench import Workbench
 from worker.judge.runners.processes import Processes, RefereeOptions
 from worker.judge.trial import SUBJECT, Trial
@@ -148,10 +149,12 @@ def test_a_blas_behind_an_own_function_shows_in_samples(processes: Processes, ex
     )
     with loaded(processes, exhibits, GLOBAL + source) as (trial, built), pytest.raises(Fault) as caught:
         provenance.check(trial, built)
-    first, samples = trial.evaluation.checks
-    assert first.passed
-    assert not samples.passed
+    assert trial.evaluation.checks[0].passed
+    if caught.value.verdict == Verdict.INFRA_ERROR:
+        assert quiet.overloaded(), "only a busy machine may hide it"
+        pytest.skip(caught.value.reason)
     assert caught.value.verdict == Verdict.SUSPICIOUS
+    assert not trial.evaluation.checks[1].passed
     assert "libtorch_cpu.so" in caught.value.reason
 
 

@@ -150,7 +150,7 @@ def test_every_failure_is_a_verdict(judge: Judge, name: str, code: str, verdict:
 
 def test_a_phase_counter_is_caught_while_it_is_timed(judge: Judge) -> None:
     """Right for every checked call before timing, wrong afterwards: timed outputs are checked too."""
-    report = judged(judge, body("self.calls += 1\nreturn right if self.calls <= 24 else torch.empty_like(x)"))
+    report = judged(judge, body("self.calls += 1\nreturn right if self.calls <= 40 else torch.empty_like(x)"))
     assert report["verdict"] == "incorrect", report["reason"]
     assert "timed" in report["reason"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import importlib
 import json
@@ -57,7 +58,9 @@ def what_litellm_leaves() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         # The main thread's loop here is the one that litellm made at its import; its cached clients hold sockets.
-        asyncio.get_event_loop_policy().get_event_loop().close()
+        # There is none when a test of another file has run a loop of its own before.
+        with contextlib.suppress(RuntimeError):
+            asyncio.get_event_loop_policy().get_event_loop().close()
         asyncio.set_event_loop(None)
         importlib.import_module("litellm").in_memory_llm_clients_cache.flush_cache()
         gc.collect()

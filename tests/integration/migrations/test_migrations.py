@@ -12,7 +12,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import CheckConstraint, Engine, create_engine, inspect, text
 
 from cli.embedded.postgres import EmbeddedPostgres
-from db.models import Base
+from db.tables import Base
 from tests.support.schema import alembic_config, migrate
 
 

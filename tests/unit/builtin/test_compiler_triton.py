@@ -96,6 +96,7 @@ def test_kernels_of_every_kind_are_right_in_the_interpreter(tmp_path: Path) -> N
     assert run("interpret", pairs, tmp_path).split() == names
 
 
+@pytest.mark.exhaustive
 def test_kernels_for_large_workloads_build_for_an_h100(tmp_path: Path) -> None:
     source = (ROOT / "problems" / "cross_entropy.py").read_text()
     candidate = compiler_seed(source, "cross_entropy", "nvidia-h100", "triton")

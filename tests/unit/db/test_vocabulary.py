@@ -9,6 +9,7 @@ import pytest
 import search.types
 import worker.judge.verdict
 from db import vocabulary
+from search.knowledge import ranking, standing
 from worker.judge.reference import findings
 
 
@@ -23,10 +24,17 @@ from worker.judge.reference import findings
         (vocabulary.Proposer, search.types.ProposerKind),
         (vocabulary.Failure, search.types.Failure),
         (vocabulary.SearchPolicy, search.types.PolicyName),
+        (vocabulary.LessonKind, standing.LessonKind),
+        (vocabulary.LessonState, standing.LessonState),
+        (vocabulary.Says, standing.Says),
     ],
 )
 def test_twins_agree(ours: type[StrEnum], theirs: type[StrEnum]) -> None:
     assert {word.value for word in ours} == {word.value for word in theirs}
+
+
+def test_the_kinds_of_items_are_those_of_the_search() -> None:
+    assert {kind.value for kind in vocabulary.ItemKind} == {ranking.KERNEL, ranking.LESSON, ranking.FACT}
 
 
 def test_the_verdicts_of_an_admission_are_those_of_the_judge() -> None:

@@ -18,6 +18,7 @@ HEAVY = {"torch", "litellm", "openai", "optuna", "jinja2", "sqlalchemy", "celery
     [
         ("search.advance, search.tunables, search.novelty, search.proposing, search.tuning, search.answers", set()),
         ("search.facts, search.retrieval, search.hardware", set()),
+        ("search.knowledge.recall, search.knowledge.distil, search.knowledge.uplift", set()),
         ("search.llm", {"jinja2"}),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -115,3 +116,16 @@ def test_a_proposal_is_the_parent_with_another_configuration() -> None:
 def test_an_exhausted_or_missing_space_is_a_failure_with_a_name() -> None:
     assert propose_tuning(request(SOURCE, Trial({"BLOCK": 128}))).failure == Failure.EXHAUSTED
     assert propose_tuning(request("x = 1")).failure == Failure.EXHAUSTED
+
+
+def test_what_won_elsewhere_is_tried_first_where_it_fits_and_once() -> None:
+    source = "TUNABLES = {'BLOCK': [64, 128, 256]}\nBLOCK = 64\n"
+    hints: tuple[Params, ...] = ({"BLOCK": 96}, {"OTHER": 1}, {"BLOCK": 64}, {"BLOCK": 256}, {"BLOCK": 128})
+    for seed in range(5):
+        request = ProposalRequest(
+            "p", "", Target("cpu", "cpp"), Operator.TUNE, parents=(Parent(source),), seed=seed, hints=hints
+        )
+        made = propose_tuning(request)
+        assert made.params == {"BLOCK": 256} and "BLOCK = 256" in (made.source or "")
+        again = replace(request, trials=(Trial({"BLOCK": 256}, 0.5),))
+        assert propose_tuning(again).params == {"BLOCK": 128}

@@ -13,8 +13,6 @@ candidate's library calls in its turn, samples show (`worker.judge.checks.sample
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -140,13 +138,9 @@ def _best_of(trial: Trial, bench: Workbench, name: str, own: frozenset[str]) -> 
         time.sleep(_PAUSE_S)
         usage = measure(trial.runner, bench, name, own, inductor=inductor)
         best = max(best, usage, key=lambda each: (each.excess_us <= 0, each.share))
-    if best.share < trial.request.own_kernel_share <= best.share_of_listed and _overloaded():
+    if best.share < trial.request.own_kernel_share <= best.share_of_listed and quiet.overloaded():
         raise Fault(Verdict.INFRA_ERROR, "the machine is too busy to tell whose code takes the time: judge again later")
     return best
-
-
-def _overloaded() -> bool:
-    return os.getloadavg()[0] > 2 * (os.cpu_count() or 1)
 
 
 def measure(runner: Runner, bench: Workbench, workload: str, own: frozenset[str], *, inductor: bool) -> Usage:
@@ -158,9 +152,9 @@ def measure(runner: Runner, bench: Workbench, workload: str, own: frozenset[str]
         return _on_device(session, workload, calls, own, inductor=inductor)
     session.begin()
     overhead_s = min(session.calls(0) for _repeat in range(3))
-    waited_s = _waited_s(runner)
+    waited_s = quiet.caller_waited_s(runner._pid)
     wall_us = (session.calls(calls) - overhead_s) * 1e6
-    waited_s = _waited_s(runner) - waited_s
+    waited_s = quiet.caller_waited_s(runner._pid) - waited_s
     listed = session.end()
     entries = _entries(listed, own, inductor=inductor)
     spent_us = sum(entry.spent_us for entry in entries)
@@ -173,16 +167,6 @@ def measure(runner: Runner, bench: Workbench, workload: str, own: frozenset[str]
         unexplained_us=max(0.0, wall_us - spent_us - allowed_us),
         excess_us=max(0.0, spent_us - (1 + _SLACK_SHARE) * wall_us - _SLACK_US),
     )
-
-
-def _waited_s(runner: Runner) -> float:
-    """Seconds for which the runner's main thread, which makes the calls, was ready but had no core.
-
-    Of no other thread: a candidate could start some that wait, and hide work behind them.
-    """
-    with contextlib.suppress(OSError, IndexError, ValueError):
-        return int(Path(f"/proc/{quiet.runner_of(runner._pid)}/schedstat").read_text().split()[1]) / 1e9
-    return 0.0
 
 
 def _on_device(session: _Session, workload: str, calls: int, own: frozenset[str], *, inductor: bool) -> Usage:

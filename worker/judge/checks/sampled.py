@@ -7,7 +7,9 @@ that look like timed ones, and reads where its threads are (`worker.judge.runner
     foreign = samples in foreign code - what glue (allocation, filling, views) accounts for
 
 A candidate is refused when even the lower end of the interval (Wilson 1927, z = 3) of foreign / (own + foreign) is
-above what the job's policy leaves to others: at 0.9, 64 samples refuse from 22 % foreign on.
+above what the job's policy leaves to others: at 0.9, 64 samples refuse from 22 % foreign on. On a busy machine threads
+wait for a core and cannot be found: where they, as foreign ones, would decide, the judge does not know
+(`infra_error`), and neither does it after too few stops.
 """
 
 from __future__ import annotations
@@ -33,16 +35,24 @@ from worker.runner import protocol
 
 NAME, BELL, LATE = "own kernel share, sampled", "clock, by whom it is answered", "late results, sampled"
 _BUDGET_S, _LONGEST_S, _ENOUGH, _ROUNDS = 0.2, 3.0, 64, 4
-"""Seconds of calls per workload, or one call where that is longer; samples that count until it is over sooner; and how
-often as many seconds are added while as many samples are foreign as own: a BLAS call of 40 us is mostly waited for."""
+"""Seconds of calls per workload, or one call where that is longer, over which so many stops are spread; samples that
+count until it is over sooner; and how often as many stops are added while as many samples are foreign as own, or hardly
+any count: a BLAS call of 40 us is mostly waited for, and with ten neighbours threads mostly wait for one another."""
 _PAUSE_S = 2e-3
+_PATIENCE = 20.0
+"""Times the seconds above until the stops are no longer waited for: with ten neighbours on two cores each takes ten
+times as long."""
 _GLUE_US, _BACKWARD_US = 10.0, 30.0
 """What one call may spend in torch on allocation, sizes and views (1 to 5 us, seen), and in the autograd engine (6 to
 13 us, seen); filling tensors comes on top as the list has it."""
 _DOUBTFUL = 4
+_MOST_WAITED = 0.9
+"""Of the time between stops, that a thread can have waited for a core and still have been sampled."""
 _Z, _FEWEST = 3.0, 8
 _MOST_LATE = 2
 _CALL_LIMIT_S = 60.0
+_CROWDED = 3.0
+"""Processes for each core, from which on what samples do not show may be there all the same."""
 
 
 @dataclass(slots=True)
@@ -52,8 +62,11 @@ class Census:
     own: int = 0
     foreign: Counter[str] = field(default_factory=Counter)
     """By the file's name."""
+    unsettled: int = 0
+    """Threads that waited for a core until the judge gave up."""
     stops: int = 0
     ran_s: float = 0.0
+    """Between the stops, without what the calling thread waited for a core."""
     calls: int = 0
     late: int = 0
     """Stops at which own code ran while a result was being copied, after its call was over."""
@@ -64,13 +77,23 @@ class Census:
         self.stops += 1
         self.own += own
         self.late += over and own > 0
+        self.unsettled += sum(whose is Whose.UNSETTLED for whose, _name in threads)
         self.foreign.update(name for whose, name in threads if whose is Whose.FOREIGN)
 
-    def wants_more(self, budget_s: float) -> bool:
-        """Whether to go on, where a round takes `budget_s` seconds."""
+    def wants_more(self) -> bool:
+        """Whether to go on."""
         foreign = self.foreign.total()
-        rounds = _ROUNDS if foreign >= max(_DOUBTFUL, self.own) or self.late else 1
-        return self.ran_s < rounds * budget_s and self.own + foreign < rounds * _ENOUGH
+        doubtful = foreign >= max(_DOUBTFUL, self.own) or self.late or self.own + foreign < 2 * _FEWEST
+        rounds = _ROUNDS if doubtful else 1
+        return self.stops < rounds * _ENOUGH and self.own + foreign < rounds * _ENOUGH
+
+    @property
+    def blind(self) -> bool:
+        """Whether a busy machine has hidden whose code runs: with ten neighbours on two cores nine of ten samples of a
+        BLAS call are in the waiting loops of OpenMP (seen), and what is left is mostly foreign."""
+        foreign = self.foreign.total()
+        few = self.stops < _FEWEST or self.own + foreign < _FEWEST or foreign > self.own
+        return few and quiet.overloaded(_CROWDED)
 
     def beyond(self, glue_us: float) -> float:
         """Samples in foreign code that `glue_us` a call does not explain."""
@@ -103,6 +126,8 @@ def check(trial: Trial, artefacts: Sequence[Path], listed: Mapping[str, tuple[fl
             raise trial.refuse(LATE, Verdict.SUSPICIOUS, reason, late_samples=census.late, own_samples=census.own)
         least = least_share(beyond, census.own)
         figures |= {f"own_samples/{name}": census.own, f"foreign_samples/{name}": round(beyond, 1)}
+        if census.unsettled:
+            figures[f"unsettled_samples/{name}"] = census.unsettled
         if least > 1 - required:
             where = ", ".join(f"{file} {count}" for file, count in census.foreign.most_common(3))
             reason = (
@@ -110,6 +135,9 @@ def check(trial: Trial, artefacts: Sequence[Path], listed: Mapping[str, tuple[fl
                 f"({beyond:.0f} beyond glue against {census.own}; {where}); the policy asks for {required:.0%} own code"
             )
             raise trial.refuse(NAME, Verdict.SUSPICIOUS, reason, **figures)
+        if census.blind or least_share(beyond + census.unsettled, census.own) > 1 - required:
+            busy = f"{census.unsettled} threads found no core; {census.own} own samples at {census.stops} stops"
+            raise Fault(Verdict.INFRA_ERROR, f"{name}: too busy a machine to sample whose code runs ({busy})")
     trial.record(NAME, True, "where its threads were found agrees with the list of kernels", **figures)
 
 
@@ -136,8 +164,10 @@ def take(runner: Runner, bench: Workbench, built: Artefacts, rng: random.Random,
         if _interposed(runner):
             raise Fault(Verdict.SUSPICIOUS, f"{BELL}: something stands between the runner and the judge's calls")
         caller.start()
-        while caller.fault is None and census.wants_more(budget_s):
+        waited_s, patience = quiet.caller_waited_s(runner._pid), time.monotonic() + _PATIENCE * budget_s
+        while caller.fault is None and census.wants_more() and time.monotonic() < patience:
             _sample(runner, caller, built, census, rng.uniform(0.5, 1.5) * pause_s)
+        census.ran_s -= min(quiet.caller_waited_s(runner._pid) - waited_s, _MOST_WAITED * census.ran_s)
     finally:
         runner.thaw()
         caller.finish()

@@ -20,8 +20,9 @@ from pathlib import Path
 
 from worker.runner import sandbox
 
-_SETTLE_S = 0.02
-"""A thread that waits for a core stops only when it gets one; on two busy cores that takes up to 14 ms (seen)."""
+_SETTLE_S = 0.25
+"""A thread that waits for a core stops only when it gets one: up to 14 ms on two busy cores, longer with ten neighbours
+(both seen). One that does not come to rest is counted (`UNSETTLED`): it is just the busy ones that would be missed."""
 _WINDOW = 16
 """Bytes compared at an instruction pointer: two to five instructions."""
 _SYSTEM = ("/usr/", "/lib/", "/lib64/", "/opt/")
@@ -41,6 +42,8 @@ class Whose(StrEnum):
     OWN = "own"
     FOREIGN = "foreign"
     NEUTRAL = "neutral"
+    UNSETTLED = "unsettled"
+    """Still waiting for a core when the judge gave up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +77,15 @@ class Process:
 
     def threads(self) -> list[tuple[Whose, str]]:
         """For each thread that is not in a system call: whose code it is in, and the file's name."""
-        return [self._whose(address) for address in self._addresses()]
-
-    def _addresses(self) -> list[int]:
         found = []
         deadline = time.monotonic() + _SETTLE_S
         for task in sorted((self._folder / "task").iterdir()):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                address = _instruction_pointer(task / "syscall", deadline)
-                if address is not None:
-                    found.append(address)
+                state = _at_rest(task / "syscall", deadline)
+                if state is None:
+                    found.append((Whose.UNSETTLED, ""))
+                elif state[:1] == ["-1"] and len(state) == 3:
+                    found.append(self._whose(int(state[2], 16)))
         return found
 
     def _whose(self, address: int) -> tuple[Whose, str]:
@@ -138,8 +140,11 @@ def is_neutral(path: str) -> bool:
     return path.startswith(trusted) and bool(_NEUTRAL.fullmatch(Path(path).name) or "/lib-dynload/" in path)
 
 
-def _instruction_pointer(place: Path, deadline: float) -> int | None:
-    """None for a thread in a system call, or one that does not come to rest. Raises Unreadable, FileNotFoundError."""
+def _at_rest(place: Path, deadline: float) -> list[str] | None:
+    """What /proc says of a stopped thread: the number of its system call or -1, and at last its instruction pointer.
+
+    None for one that does not come to rest. Raises Unreadable, FileNotFoundError, ProcessLookupError.
+    """
     while True:
         try:
             fields = place.read_text().split()
@@ -148,7 +153,7 @@ def _instruction_pointer(place: Path, deadline: float) -> int | None:
         except OSError as closed:
             raise Unreadable(f"/proc/PID/task/TID/syscall: {closed.strerror}") from closed
         if fields[:1] != ["running"]:
-            return int(fields[2], 16) if fields[:1] == ["-1"] and len(fields) == 3 else None
+            return fields
         if time.monotonic() > deadline:
             return None
         time.sleep(2e-4)

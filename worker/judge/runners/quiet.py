@@ -8,6 +8,7 @@ each thread's run-queue delay. The judge reads it, outside the timed interval, a
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 
 
@@ -31,6 +32,21 @@ def runner_tree(warden: int) -> list[int]:
 def waited_s(pid: int) -> float:
     """Seconds for which the threads of a process have been ready but without a core, all together."""
     return _schedstat_s(pid, 1)
+
+
+def overloaded(crowd: float = 2.0) -> bool:
+    """Whether `crowd` times as many processes as there are cores have wanted one, over the last minute."""
+    return os.getloadavg()[0] > crowd * (os.cpu_count() or 1)
+
+
+def caller_waited_s(warden: int) -> float:
+    """Seconds for which the runner's main thread, which makes the calls, has been ready but without a core.
+
+    Of no other thread: a candidate could start some that wait, and hide work behind them.
+    """
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        return int(Path(f"/proc/{runner_of(warden)}/schedstat").read_text().split()[1]) / 1e9
+    return 0.0
 
 
 def ran_s(pid: int) -> float:

@@ -75,9 +75,9 @@ def of_families(*families: str) -> list[dict[str, str]]:
     [
         ("pointwise", "rope", "transpose", "embedding"),
         ("softmax", "layer_norm", "group_norm"),
-        ("rms_norm", "rowwise", "row_reduction"),
-        ("column_reduction", "full_reduction", "scan", "cross_entropy"),
-        ("matmul", "attention"),
+        pytest.param(("rms_norm", "rowwise", "row_reduction"), marks=pytest.mark.exhaustive),
+        pytest.param(("column_reduction", "full_reduction", "scan", "cross_entropy"), marks=pytest.mark.exhaustive),
+        pytest.param(("matmul", "attention"), marks=pytest.mark.exhaustive),
     ],
     ids=lambda families: "-".join(families[:2]),
 )
@@ -97,6 +97,7 @@ def test_products_of_half_precision_go_through_the_copy_engine_and_stay_right() 
     assert not [row for row in rows if not row["error"] <= row["limit"]]
 
 
+@pytest.mark.exhaustive
 def test_recipes_compile_for_hopper_at_the_sizes_of_real_workloads(tmp_path: Path) -> None:
     request = [{"name": name, "source": problem.source} for name, problem in bundled().items()]
     names = ("group_norm", "rope", "transpose", "embedding", "column_sum", "mse")

@@ -148,9 +148,17 @@ def test_own_code_is_late_only_between_calls() -> None:
 
 
 def test_more_is_wanted_while_most_of_it_is_foreign() -> None:
-    census = Census(own=3, ran_s=0.25)
-    assert not census.wants_more(0.2)
-    census.foreign["libtorch_cpu.so"] = 4
-    assert census.wants_more(0.2)
-    census.ran_s = 1.0
-    assert not census.wants_more(0.2)
+    census = Census(own=15, stops=64)
+    assert census.wants_more()  # hardly any
+    census.own = 16
+    assert not census.wants_more()
+    census.foreign["libtorch_cpu.so"] = 16
+    assert census.wants_more()
+    census.stops = 4 * 64
+    assert not census.wants_more()
+
+
+def test_a_thread_that_waits_for_a_core_is_counted_as_such() -> None:
+    census = Census()
+    census.add([(Whose.UNSETTLED, ""), (Whose.OWN, "a.so"), (Whose.UNSETTLED, "")])
+    assert (census.unsettled, census.own, census.foreign.total()) == (2, 1, 0)

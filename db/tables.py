@@ -1,0 +1,8 @@
+"""All tables: importing this registers the models of every module. For whoever needs the whole schema at once."""
+
+from __future__ import annotations
+
+from db import knowledge_models
+from db.models import Base
+
+__all__ = ["Base", "knowledge_models"]
