@@ -75,7 +75,7 @@ def submit(
     """
     idempotency = None if key is None else jobs.IdempotencyKey(key, fingerprint(body))
     try:
-        check_key(session, key_id)
+        check_key(session, key_id, models=bool(body.models))
         created = jobs.create_job(session, new_job(body, problem, key_id), idempotency)
     except jobs.IdempotencyMismatch as error:
         raise KeyReused from error

@@ -7,9 +7,7 @@ import threading
 import time
 from typing import Literal
 
-Prefix = Literal[
-    "job", "cand", "eval", "work", "call", "worker", "kernel", "adm", "cert", "key", "request", "lesson"
-]
+Prefix = Literal["job", "cand", "eval", "work", "call", "worker", "kernel", "adm", "cert", "key", "request", "lesson"]
 
 _lock = threading.Lock()
 _last = 0
