@@ -11,7 +11,8 @@ from sqlalchemy.orm import Session
 from api.admission_views import admission_view
 from api.errors import BudgetUsed, FieldError, KeyReused, Refused, invalid
 from api.estimating import estimate_of
-from api.job_schemas import DryRun, Job, JobBody, ProblemChoice, ProblemRef
+from api.job_parts import ProblemRef
+from api.job_schemas import DryRun, Job, JobBody, ProblemChoice
 from api.job_views import job_view
 from api.problem_schemas import outlined
 from db import jobs
