@@ -1,4 +1,4 @@
-# make demo | up | test | test-exhaustive | lint | redteam | bench-judge | clean-venv
+# make demo | up | test | test-exhaustive | lint | redteam | bench-judge | bench-endurance | clean-venv
 #
 # Everything runs in one virtual environment, .venv, made at the first call and reused: the stamp in it is older than the
 # lock or pyproject.toml exactly when something has to be installed.
@@ -14,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-exhaustive lint redteam bench-judge format install clean-venv
+.PHONY: help demo up test test-exhaustive lint redteam bench-judge bench-endurance format install clean-venv
 
 help:
 	@echo "make demo   watch one real search, from a REST call to a verified faster kernel (no GPU, no key needed)"
@@ -22,6 +22,7 @@ help:
 	@echo "make test   the tests: unit, integration (embedded servers), acceptance (real workers)"
 	@echo "make redteam, make bench-judge   cheats and honest kernels against the judge; its figures (QUICK=1: under 5 minutes)"
 	@echo "make test-exhaustive   the same tests for further problems, recipes and users: about four minutes more"
+	@echo "make bench-endurance   a job under kill -9 of every process beside the same job in peace (QUICK=1: 20 candidates)"
 	@echo "make lint   ruff, mypy --strict, the import contracts, the container files"
 
 demo: $(STAMP)
@@ -49,6 +50,11 @@ redteam: $(STAMP)
 
 bench-judge: $(STAMP)
 	$(BIN)/python -m benchmarks.judge $(if $(QUICK),--quick) --out judge-figures.json $(BENCH_ARGS)
+
+# Half an hour on two cores; what was done is kept in the folder, so that it may be stopped and called again.
+bench-endurance: $(STAMP)
+	$(BIN)/python -m benchmarks.endurance --home endurance-home --out endurance.json \
+		$(if $(QUICK),--candidates 20 --kills 2) $(BENCH_ARGS)
 
 format: $(STAMP)
 	$(BIN)/ruff format .

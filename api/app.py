@@ -16,6 +16,7 @@ import structlog
 from fastapi import FastAPI
 
 from api import (
+    asking,
     candidates,
     certificates,
     events,
@@ -25,6 +26,7 @@ from api import (
     knowledge,
     openapi,
     problems,
+    recording,
     requests,
     workers,
 )
@@ -84,7 +86,20 @@ def create_app(settings: Settings | None = None, *, ring: Ring | None = None) ->
     app.add_middleware(FrontMiddleware)
     handlers.install(app)
     openapi.install(app)
-    for resource in (jobs, requests, events, candidates, certificates, problems, knowledge, workers, health):
+    resources = (
+        jobs,
+        requests,
+        events,
+        asking,
+        candidates,
+        certificates,
+        recording,
+        problems,
+        knowledge,
+        workers,
+        health,
+    )
+    for resource in resources:
         app.include_router(resource.router)
     return app
 

@@ -5,10 +5,12 @@
     ├── UnknownKey        401      an Authorization header with a key that nobody gave out
     ├── BudgetUsed        403      a cap of the API key is used up
     ├── NotFound          404      nothing at this address
-    │   ├── UnknownJob  UnknownCandidate  UnknownProblem  UnknownRequest  UnknownLesson
+    │   ├── UnknownJob  UnknownCandidate  UnknownProblem  UnknownRequest  UnknownLesson  UnknownQuestion
     │   └── NoBestYet  NoCertificate  NoSource  NoLog
     ├── WrongMethod       405
-    ├── NotProposed       409      a request that has nothing to confirm now
+    ├── Conflict          409      right in form, and not possible as things stand
+    │   ├── NotProposed            a request that has nothing to confirm now
+    │   └── JobEnded  NotAsking  StaleToken  ToldBefore
     ├── BodyTooLarge      413
     ├── NotJson           415      a body that does not say that it is JSON
     ├── Invalid           422      fields or parameters at fault, each with a pointer
@@ -161,6 +163,13 @@ class UnknownLesson(NotFound):
     slug = "unknown-lesson"
 
 
+class UnknownQuestion(NotFound):
+    """This job never asked an outside agent for a candidate with this id. POST .../ask hands out the open ones."""
+
+    title = "Unknown question"
+    slug = "unknown-question"
+
+
 class NoBestYet(NotFound):
     """No candidate of this job is verified yet. GET /v1/jobs/{id}?wait=30 tells when that changes."""
 
@@ -197,12 +206,48 @@ class WrongMethod(ApiError):
     slug = "method-not-allowed"
 
 
-class NotProposed(ApiError):
-    """This request has nothing to confirm now; its `state` says whether something is still being written."""
+class Conflict(ApiError):
+    """This is not possible as things stand; the detail says why and what to do."""
 
     status = 409
+    title = "Conflict"
+    slug = "conflict"
+
+
+class NotProposed(Conflict):
+    """This request has nothing to confirm now; its `state` says whether something is still being written."""
+
     title = "Nothing to confirm"
     slug = "not-proposed"
+
+
+class JobEnded(Conflict):
+    """This job has ended or is ending: it asks nothing more, and what is told now comes too late."""
+
+    title = "Job ended"
+    slug = "job-ended"
+
+
+class NotAsking(Conflict):
+    """This job asks no outside agents. Submit one with "ask/tell" among its `models`."""
+
+    title = "Not asking"
+    slug = "not-asking"
+
+
+class StaleToken(Conflict):
+    """This token no longer holds the candidate: its lease ran out. POST .../ask gives it again with a new token, unless
+    another agent was faster; the same answer can then be told with that one."""
+
+    title = "Stale token"
+    slug = "stale-token"
+
+
+class ToldBefore(Conflict):
+    """With this token another answer was told before, and that one counts. POST .../ask for another candidate."""
+
+    title = "Told before"
+    slug = "told-before"
 
 
 class BodyTooLarge(ApiError):
@@ -276,7 +321,7 @@ def invalid(pointer: str, detail: str) -> Invalid:
 
 def from_status(status: int, detail: str | None, headers: Mapping[str, str] | None) -> ApiError:
     """The error for a bare HTTP status, as the framework raises it for an unknown path or a wrong method."""
-    for kind in (NotFound, WrongMethod, BodyTooLarge, NotJson, Invalid, BrokenJson):
+    for kind in (NotFound, WrongMethod, Conflict, BodyTooLarge, NotJson, Invalid, BrokenJson):
         if kind.status == status:
             # The framework's own texts ("Not Found", "error parsing the body") say less than our docstrings.
             return kind(None if kind in (NotFound, WrongMethod, BrokenJson) else detail, headers=headers)

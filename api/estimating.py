@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from api import estimate_schemas as wire
 from api.job_schemas import JobBody
 from db import history
+from db.vocabulary import Proposer
 from problems.catalog import Outline
 from search.estimate import ENOUGH_CALLS, Estimate, Grounds, ModelHistory, Range, estimate
 from search.llm_options import LlmOptions, LlmSettingsError
@@ -24,7 +25,8 @@ _CENT = Decimal("0.000001")
 
 def estimate_of(session: Session, body: JobBody, problem: Outline) -> wire.Estimate:
     """What the job may take, as far as this service can know."""
-    asked = [*body.models, *([body.diagnosis_model] if body.diagnosis_model and body.models else [])]
+    called = [model for model in body.models if model != Proposer.ASK_TELL]
+    asked = [*called, *([body.diagnosis_model] if body.diagnosis_model and called else [])]
     histories = _histories(session, asked)
     prices = _prices(asked)
     seconds = history.evaluation_seconds(session, body.target.hardware, problem.source_hash)

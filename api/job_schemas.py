@@ -158,7 +158,9 @@ class JobFields(Body):
     policy: PolicyBody = PolicyBody()
     admit: Annotated[bool, Field(description="have the judge examine the problem, if it has not yet")] = True
     certify: Annotated[bool, Field(description="have the champion certified before the job ends")] = True
-    models: Annotated[list[ModelName], Field(max_length=16, description="none: the built-in proposer")] = []
+    models: Annotated[
+        list[ModelName], Field(max_length=16, description="none: the built-in one; ask/tell: outside agents")
+    ] = []
     diagnosis_model: (
         Annotated[ModelName, Field(description="says before a repair or a refinement what is wrong with the parent")]
         | None

@@ -15,6 +15,8 @@ TAGS = [
     {"name": "jobs", "description": "Submit a search, follow it, take its best kernel."},
     {"name": "requests", "description": "Ask in plain words; look at what is proposed; confirm it."},
     {"name": "candidates", "description": "What was tried and what the judge found."},
+    {"name": "ask/tell", "description": "Propose candidates from outside: take a question, bring back an answer."},
+    {"name": "record", "description": "What is on record of a search: decisions, prompts, answers, the judge's seed."},
     {"name": "problems", "description": "The bundled operations."},
     {"name": "knowledge", "description": "What earlier searches taught, and what knowing it is worth."},
     {"name": "workers", "description": "Who does the work, on what."},

@@ -19,7 +19,7 @@ from db import jobs
 from db.admissions import ProblemRefused, current_admission, raise_if_refused
 from db.budgets import BudgetSpent, check_key
 from db.storable import storable_json
-from db.vocabulary import target_queue
+from db.vocabulary import Proposer, target_queue
 from db.workers import live_workers
 from problems.catalog import Outline, ProblemError, bundled, outline
 
@@ -60,8 +60,15 @@ def dry_run(session: Session, body: JobBody, problem: Outline) -> DryRun:
         problem=outlined(problem),
         admission=admission_view(known),
         estimate=estimate_of(session, body, problem),
-        warnings=unserved,
+        warnings=[*unserved, *_waits_for_agents(body)],
     )
+
+
+def _waits_for_agents(body: JobBody) -> list[str]:
+    """What a job says that asks outside agents and has no end in time."""
+    if Proposer.ASK_TELL not in body.models or body.budget.wall_s is not None:
+        return []
+    return ["ask/tell is among the models: without budget.wall_s the job waits for agents as long as it takes"]
 
 
 def submit(

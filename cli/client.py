@@ -219,8 +219,7 @@ class Client:
     def stream(self, job_id: str, *, after: int = 0) -> Iterator[Event]:
         """A job's events as they happen, until the job ends. Raises `Unreachable` when the connection breaks:
         call again with `after` set to the last seq seen, and nothing is missed or repeated."""
-        path = f"/v1/jobs/{_seg(job_id)}/events"
-        headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
+        path, headers = f"/v1/jobs/{_seg(job_id)}/events", {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
         timeout = httpx2.Timeout(_TIMEOUT_S, read=_STREAM_SILENCE_S)
         try:
             with self._http.stream("GET", path, headers=headers, timeout=timeout) as response:
@@ -256,7 +255,7 @@ class Client:
 
     def best_source(self, job_id: str) -> str:
         """The source of the job's best verified candidate. ApiError 404 while there is none."""
-        return self._send("GET", f"/v1/jobs/{_seg(job_id)}/best", headers={"Accept": "text/x-python"}).text
+        return self.send("GET", f"/v1/jobs/{_seg(job_id)}/best", headers={"Accept": "text/x-python"}).text
 
     def certificate(self, job_id: str) -> dict[str, Any]:
         """The certificate of the job's champion, as the judge wrote it. ApiError 404 while there is none."""
@@ -264,7 +263,7 @@ class Client:
 
     def certificate_page(self, job_id: str) -> str:
         """The certificate as an HTML page. ApiError 404 while there is none."""
-        return self._send("GET", f"/v1/jobs/{_seg(job_id)}/certificate", headers={"Accept": "text/html"}).text
+        return self.send("GET", f"/v1/jobs/{_seg(job_id)}/certificate", headers={"Accept": "text/html"}).text
 
     def cancel(self, job_id: str, *, reason: str | None = None) -> Cancelled:
         """Ask a job to stop. `changed` is false when it had ended, or was asked before."""
@@ -295,9 +294,10 @@ class Client:
             return False
 
     def _json(self, method: str, path: str, **options: Any) -> Any:
-        return self._send(method, path, **options).json()
+        return self.send(method, path, **options).json()
 
-    def _send(self, method: str, path: str, *, extra_s: float = 0.0, **options: Any) -> httpx2.Response:
+    def send(self, method: str, path: str, *, extra_s: float = 0.0, **options: Any) -> httpx2.Response:
+        """One request, for calls that have no method here (`cli.outside`, `cli.record`); `options` are httpx's."""
         try:
             response = self._http.request(method, path, timeout=_TIMEOUT_S + extra_s, **options)
         except httpx2.TransportError as error:

@@ -17,6 +17,7 @@ from db import events, ledger
 from db.admissions import ProblemRefused, current_admission, raise_if_refused
 from db.finishing import finish_job
 from db.ids import new_id
+from db.judging import new_judge_seed
 from db.listing import JobFilter, list_jobs
 from db.models import Admission, IdempotencyKeyRow, Job, Problem
 from db.progress import Best, Progress, job_progress
@@ -201,6 +202,7 @@ def _insert_job(session: Session, new: NewJob, admission: Admission | None) -> J
         labels=dict(new.labels),
         priority=new.priority,
         seed=new.seed,
+        judge_seed=new_judge_seed(),
         own_kernel_share=new.own_kernel_share,
         search_policy=new.search_policy,
         admit=new.admit,

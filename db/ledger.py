@@ -25,7 +25,7 @@ from sqlalchemy.types import Text
 
 from db.ids import new_id
 from db.statements import load_statements
-from db.vocabulary import WorkKind, WorkState
+from db.vocabulary import QUEUE_ASK, WorkKind, WorkState
 
 LEASE_S: Final = 45.0
 """How long a claim lasts without renewal: four missed beats."""
@@ -41,6 +41,9 @@ MAX_ATTEMPTS: Final = {
     WorkKind.LEARN: 3,
 }
 """A poisonous candidate kills its worker three times at most; an advance touches nothing poisonous."""
+MAX_ASKS: Final = 2**31 - 1
+"""How often a question to outside agents is handed out: one that nobody answers in time is open again, and poisons
+nobody. As many as the column holds."""
 RING_PER_QUEUE: Final = 64
 
 SQL: Final = load_statements(Path(__file__).with_name("ledger.sql"))
@@ -127,7 +130,7 @@ def enqueue(
         "job_id": job_id,
         "candidate_id": candidate_id,
         "priority": priority,
-        "max_attempts": MAX_ATTEMPTS[kind],
+        "max_attempts": MAX_ASKS if queue == QUEUE_ASK else MAX_ATTEMPTS[kind],
         "delay_s": float(delay_s),
     }
     session.flush()
@@ -138,7 +141,9 @@ def enqueue(
 
 
 def leave_doorbell(session: Session, doorbell: Doorbell) -> None:
-    """Remember to ring after the commit."""
+    """Remember to ring after the commit. Outside agents hear no bell: they ask."""
+    if doorbell.queue == QUEUE_ASK:
+        return
     session.info.setdefault(_DOORBELLS, []).append(doorbell)
 
 

@@ -40,6 +40,21 @@ WHERE id = (
 )
 RETURNING id, kind, queue, job_id, candidate_id, attempt, lease_token
 
+-- name: claim_asks
+-- Questions to outside agents, oldest first. Whoever asks names the job, and holds its lock.
+UPDATE work
+SET state = 'running', attempt = attempt + 1, lease_owner = :owner, lease_token = gen_random_uuid(),
+    lease_expires_at = now() + make_interval(secs => :lease_s)
+WHERE id IN (
+    SELECT ready.id FROM work AS ready
+    WHERE ready.job_id = :job_id AND ready.queue = 'ask' AND ready.kind = 'propose'
+      AND ready.state = 'queued' AND ready.not_before <= now()
+    ORDER BY ready.id
+    LIMIT :count
+    FOR UPDATE SKIP LOCKED
+)
+RETURNING id, kind, queue, job_id, candidate_id, attempt, lease_token, lease_expires_at
+
 -- name: renew
 UPDATE work
 SET lease_expires_at = now() + make_interval(secs => :lease_s)
@@ -114,7 +129,7 @@ WHERE id IN (
     SELECT due.id FROM work AS due
     JOIN (
         SELECT id, row_number() OVER (PARTITION BY queue ORDER BY priority DESC, id) AS rank
-        FROM work WHERE state = 'queued' AND not_before <= now()
+        FROM work WHERE state = 'queued' AND not_before <= now() AND queue <> 'ask'
     ) AS head ON head.id = due.id
     WHERE head.rank <= :per_queue AND due.state = 'queued'
       AND (due.rung_at IS NULL OR due.rung_at < now() - make_interval(secs => :older_than_s))

@@ -6,6 +6,7 @@ leaves a `finished` row, and the next attempt reads that answer again.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
@@ -17,7 +18,7 @@ from db import candidates, events, jobs
 from db.budgets import check_call
 from db.ids import new_id
 from db.models import Candidate, Job, LlmCall
-from db.storable import storable_text
+from db.storable import storable_json, storable_text
 from db.vocabulary import EventType, LlmCallState
 
 CHARACTERS_PER_TOKEN: Final = 4
@@ -50,15 +51,31 @@ def find_finished(session: Session, candidate_id: str, key: str) -> LlmCall | No
     return session.scalars(query).one_or_none()
 
 
-def start_call(session: Session, candidate_id: str, key: str, model: str, *, keep: int = 0) -> str:
+def start_call(
+    session: Session,
+    candidate_id: str,
+    key: str,
+    model: str,
+    *,
+    keep: int = 0,
+    request: Mapping[str, Any] | None = None,
+) -> str:
     """Record that a call is about to be made, and count it; returns the call's id. Commit before calling.
 
-    `keep`: how many calls must be left to the job after this one. Raises BudgetSpent where a cap forbids the call.
+    `keep`: how many calls must be left to the job after this one; `request`: what its prompt is made from. Raises
+    BudgetSpent where a cap forbids the call.
     """
     job_id = session.get_one(Candidate, candidate_id).job_id
     events.lock_job(session, job_id)
     check_call(session, jobs.fetch_job(session, job_id), keep=keep)
-    call = LlmCall(id=new_id("call"), job_id=job_id, candidate_id=candidate_id, key=key, model=model)
+    call = LlmCall(
+        id=new_id("call"),
+        job_id=job_id,
+        candidate_id=candidate_id,
+        key=key,
+        model=model,
+        request=storable_json(request) if request is not None else None,
+    )
     session.add(call)
     _count(session, job_id, llm_calls=1)
     session.flush()

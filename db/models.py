@@ -139,6 +139,8 @@ class Job(Base):
     labels: Mapped[Json] = mapped_column(server_default=EMPTY_OBJECT)
     priority: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     seed: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    judge_seed: Mapped[int | None] = mapped_column(BigInteger)
+    """What the judge draws its inputs from, told to nobody while the job runs (`db.judging`)."""
     own_kernel_share: Mapped[float] = mapped_column(server_default=text("0.9"))
     """Policy: the least share of the device's time that a candidate's own kernels must take."""
     search_policy: Mapped[str] = mapped_column(server_default=text("'default'"))
@@ -321,6 +323,8 @@ class LlmCall(Base):
     """What the call is for, whatever the attempt: `propose` or `diagnose`."""
     state: Mapped[str] = mapped_column(server_default=text("'started'"))
     model: Mapped[str]
+    request: Mapped[Json | None] = mapped_column(JSON(none_as_null=True))
+    """What the prompt was made from (`search.recording`), so that it can be made again."""
     prompt: Mapped[str | None]
     answer: Mapped[str | None]
     tokens_in: Mapped[int | None] = mapped_column(Integer)

@@ -225,6 +225,7 @@ class EventType(StrEnum):
     PROBLEM_ADMITTED = "problem.admitted"
     PROBLEM_REFUSED = "problem.refused"
     CANDIDATE_CREATED = "candidate.created"
+    CANDIDATE_ASKED = "candidate.asked"
     CANDIDATE_PROPOSED = "candidate.proposed"
     CANDIDATE_REJECTED = "candidate.rejected"
     CANDIDATE_EVALUATING = "candidate.evaluating"
@@ -241,6 +242,8 @@ class EventType(StrEnum):
 CPU: Final = "cpu"
 QUEUE_CONTROL: Final = "control"
 QUEUE_LLM: Final = "llm"
+QUEUE_ASK: Final = "ask"
+"""Proposals that wait for an outside agent. No worker serves it and nobody is rung for it."""
 QUEUE_CPU: Final = "cpu"
 
 

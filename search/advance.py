@@ -20,7 +20,8 @@ from search.types import Decision, Expansion, JobView, Node
 def advance(job: JobView, tree: Iterable[Node], policy: Policy | None = None) -> Decision:
     """Decide the next expansions of a job, or why it ends.
 
-    Never more than `job.slots` candidates are in flight, and never more are made than the budget allows. With a stop
+    Never more than `job.slots` candidates are in flight, questions to outside agents aside (`search.asking` bounds
+    those), and never more are made than the budget allows. With a stop
     reason the job is over: there are no expansions, and the caller cancels what is still in flight. The policy is the
     one that the job asks for, unless another is given.
     """
@@ -31,7 +32,7 @@ def advance(job: JobView, tree: Iterable[Node], policy: Policy | None = None) ->
 
     policy = policy or policy_for(job)
     planned: list[Expansion] = []
-    while grown.in_flight < max(job.slots, 1) and hold(job, grown) is None:
+    while grown.occupied < max(job.slots, 1) and hold(job, grown) is None:
         expansion = policy.next_expansion(job, grown)
         if expansion is None:
             break

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from search.edits import EditFailed, UnfinishedEdit, apply_edits, find_edits
-from search.proposing import Proposal
+from search.proposing import LlmCall, Proposal
 from search.types import Failure
 
 DEFINES_CANDIDATE = re.compile(r"^class\s+ModelNew\b", re.MULTILINE)
@@ -24,7 +24,8 @@ REFUSAL = re.compile(
     r"|cannot (?:help|assist))\b",
     re.IGNORECASE,
 )
-REFUSED_FINISHES = frozenset({"content_filter", "refusal"})
+CONTENT_FILTER = "content_filter"
+REFUSED_FINISHES = frozenset({CONTENT_FILTER, "refusal"})
 MAX_PLAN = 600
 MAX_REFUSAL = 600
 """Characters. A refusal is short; "I can't vectorise this" in a long explanation is not one."""
@@ -49,6 +50,14 @@ def read_answer(answer: str | None, finish_reason: str | None, parents: Sequence
     if whole is not None:
         return Proposal(source=whole, plan=_plan(text))
     return edited or _without_code(text, finish_reason)
+
+
+def read_call(call: LlmCall, parents: Sequence[str] = ()) -> Proposal:
+    """The proposal in a call, be it fresh or stored: of one that failed for good, the failure."""
+    if call.error is not None:
+        failure = Failure.REFUSED if call.finish_reason == CONTENT_FILTER else Failure.PROVIDER_ERROR
+        return Proposal(failure=failure, detail=call.error)
+    return read_answer(call.answer, call.finish_reason, parents)
 
 
 def find_blocks(text: str) -> list[Block]:

@@ -15,7 +15,7 @@ from decimal import Decimal
 from search.policy import MIN_BUDGET_FOR_BUILTIN_SEED, MODEL_CYCLE, wanted_seeds
 from search.price_list import Price
 from search.prompts.diagnosis import DIAGNOSED, MAX_DIAGNOSIS
-from search.types import JobView, Operator
+from search.types import JobView, Operator, ProposerKind
 
 ENOUGH_CALLS = 5
 """Fewer calls of a model than this say little about the next."""
@@ -107,14 +107,17 @@ def estimate(job: JobView, diagnosis_model: str | None, grounds: Grounds) -> Est
         gpu_s = grounds.evaluation_s.times(Range(job.budget.candidates, job.budget.candidates)).at_most(
             job.budget.gpu_s
         )
-    if not job.models:
+    # Outside agents answer prompts too, on their own account.
+    called = [model for model in job.models if model != ProposerKind.ASK_TELL]
+    if not called:
         return Estimate(NOTHING, NOTHING, NOTHING, NOTHING, gpu_s, (), ())
-    proposals, diagnoses = _calls(job, diagnosis_model is not None)
-    share = Range(1 / len(job.models), 1 / len(job.models))
-    parts = [(proposals.times(share), _call(model, grounds, ANSWER_TOKENS)) for model in job.models]
+    proposals, diagnoses = (
+        _part(count, len(called), len(job.models)) for count in _calls(job, diagnosis_model is not None)
+    )
+    parts = [(_part(proposals, 1, len(called)), _call(model, grounds, ANSWER_TOKENS)) for model in called]
     if diagnosis_model is not None:
         parts.append((diagnoses, _call(diagnosis_model, grounds, DIAGNOSIS_TOKENS)))
-    asked = tuple(dict.fromkeys([*job.models, *([diagnosis_model] if diagnosis_model else [])]))
+    asked = tuple(dict.fromkeys([*called, *([diagnosis_model] if diagnosis_model else [])]))
     unknown = tuple(model for model in asked if _usd_of_call(model, grounds, NOTHING, NOTHING) is None)
     return Estimate(
         calls=proposals.plus(diagnoses),
@@ -142,6 +145,10 @@ def _calls(job: JobView, diagnosed: bool) -> tuple[Range, Range]:
     capped = total.at_most(job.budget.calls)
     kept = Range(capped.low / max(total.low, 1), capped.high / max(total.high, 1))
     return proposals.times(kept), diagnoses.times(kept)
+
+
+def _part(count: Range, some: int, of: int) -> Range:
+    return count if some == of else count.times(Range(some / of, some / of))
 
 
 def _call(model: str, grounds: Grounds, answer_tokens: tuple[int, int]) -> _Call:

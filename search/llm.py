@@ -15,11 +15,11 @@ import math
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 
-from search.answers import read_answer
+from search.answers import CONTENT_FILTER, read_call
 from search.llm_options import LlmOptions
 from search.pricing import UNKNOWN
 from search.prompts import Prompt, build_prompt
@@ -27,11 +27,8 @@ from search.prompts.diagnosis import build_diagnosis_prompt
 from search.proposing import LlmCall, Outcome, Proposal, ProposalRequest
 from search.provider import ContentFiltered, Reply, ask
 from search.retrying import ProviderFailure, Retries
-from search.types import Failure
 
 log = structlog.get_logger(__name__)
-
-CONTENT_FILTER = "content_filter"
 
 DIAGNOSIS_DEADLINE_S = 300.0
 """Help that comes later is not waited for: the proposal itself may take 900 s, and its work 1,700 s in all."""
@@ -58,11 +55,18 @@ class LlmProposer:
         """
         if request.model is None:
             raise ValueError("the request names no model")
-        return self.ask(request.model, build_prompt(request))
+        return self.ask(request.model, build_prompt(self.limited(request)))
+
+    def limited(self, request: ProposalRequest) -> ProposalRequest:
+        """The request with the room that its model's settings leave for a prompt, so that it is on record."""
+        if request.model is None:
+            return request
+        return replace(request, prompt_tokens=self.options.model(request.model).max_prompt_tokens)
 
     def diagnose(self, request: ProposalRequest, model: str) -> LlmCall:
         """Ask a judge model what is wrong with the request's parent, or what bounds it. Raises NoPrompt."""
-        return self.ask(model, build_diagnosis_prompt(request), DIAGNOSIS_DEADLINE_S)
+        prompt = build_diagnosis_prompt(self.limited(replace(request, model=model)))
+        return self.ask(model, prompt, DIAGNOSIS_DEADLINE_S)
 
     def ask(self, model: str, prompt: Prompt, longest_s: float = math.inf) -> LlmCall:
         """Ask a model, with retries, for `longest_s` at most. A call that failed for good carries its `error`."""
@@ -77,10 +81,7 @@ class LlmProposer:
 
     def read(self, request: ProposalRequest, call: LlmCall) -> Proposal:
         """The proposal in a call's answer; the same call always reads the same."""
-        if call.error is not None:
-            failure = Failure.REFUSED if call.finish_reason == CONTENT_FILTER else Failure.PROVIDER_ERROR
-            return Proposal(failure=failure, detail=call.error)
-        return read_answer(call.answer, call.finish_reason, [parent.source for parent in request.parents])
+        return read_call(call, [parent.source for parent in request.parents])
 
     def _ask(self, model: str, prompt: Prompt, left_s: float) -> Reply:
         """One request, within its own time limit and what is left of the proposal's."""

@@ -18,6 +18,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, ValidationError
 
+from search.prompts.limits import MIN_PROMPT_TOKENS
+
 PREFIX = "KERNELWRIGHT_LLM_"
 
 
@@ -37,6 +39,8 @@ class ModelOptions(BaseModel):
     timeout_s: float | None = Field(None, gt=0)
     """For one request; a reasoning model may need more than others."""
     max_output_tokens: int | None = Field(None, gt=0)
+    max_prompt_tokens: int | None = Field(None, ge=MIN_PROMPT_TOKENS)
+    """For a model with a small context: less of what was looked up, shorter logs and sources."""
     temperature: float | None = None
     reasoning_effort: str | None = None
     usd_per_mtok_in: Decimal | None = None

@@ -14,10 +14,12 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
+from search.asking import answering
 from search.lineage import repairable, selection_pool
+from search.porting import next_port
 from search.stopping import providers_dead
 from search.tree import Tree
-from search.types import Expansion, Failure, JobView, Node, Operator, ProposerKind
+from search.types import BY_MODEL, Expansion, Failure, JobView, Node, Operator, ProposerKind
 
 SEED_SHARE = 0.5
 """Built-in seeds take up to half of the budget before tuning starts, so that a budget of 8 sees both."""
@@ -51,6 +53,9 @@ MODEL_CYCLE = (
 )
 """Small steps to large ones 3 to 1; repairs often enough that good ideas with a bug are not lost."""
 
+FROM_NOTHING = frozenset({Operator.SEED, Operator.TRANSLATE, Operator.PORT})
+"""They have no parent in their own tree."""
+
 MODEL_FALLBACKS = (Operator.REPAIR, Operator.REFINE, Operator.SEED)
 
 FIRST_BACKOFF_S = 1.0
@@ -75,6 +80,9 @@ class BuiltinPolicy:
 
     def next_expansion(self, job: JobView, tree: Tree) -> Expansion | None:
         """The next built-in seed or tuning step."""
+        ported = port(job, tree, asking=False)
+        if ported is not None:
+            return ported
         seeds = tree.made_by(Operator.SEED, ProposerKind.BUILTIN)
         more_seeds = not seeds_exhausted(seeds)
         if more_seeds and sum(not seed.free for seed in seeds) < builtin_share(job):
@@ -89,7 +97,7 @@ class BuiltinPolicy:
 
 
 class EnsemblePolicy:
-    """Models propose, taking turns; one built-in seed gives them something to beat; found spaces are tuned.
+    """Models propose, taking turns; a built-in seed and kernels from other targets are there to beat; spaces are tuned.
 
     While providers fail, one call at a time probes them with growing delays; once they are dead the built-in proposer,
     unless it is switched off, goes on alone.
@@ -103,9 +111,13 @@ class EnsemblePolicy:
             return BuiltinPolicy().next_expansion(job, tree) if job.builtin else None
         if tree.provider_errors and any(n.in_flight and n.proposer == ProposerKind.LLM for n in tree.nodes):
             return None
+        asking = bool(answering(job, tree))
+        ported = port(job, tree, asking=asking)
+        if ported is not None or not asking:
+            return ported
         if model_seeds(tree) < wanted_seeds(job):
             return self._expand(Operator.SEED, job, tree)
-        steps = sum(node.operator != Operator.SEED for node in tree.nodes)
+        steps = sum(node.operator not in FROM_NOTHING for node in tree.nodes)
         wanted = MODEL_CYCLE[steps % len(MODEL_CYCLE)]
         for operator in (wanted, *MODEL_FALLBACKS):
             expansion = self._expand(operator, job, tree)
@@ -118,7 +130,7 @@ class EnsemblePolicy:
         if operator == Operator.TUNE:
             return next_tuning(tree) if job.builtin else None
         if operator == Operator.SEED:
-            return by_model(Operator.SEED, (), job, tree)
+            return by_model(from_nothing(job, tree), (), job, tree)
         parent = {
             Operator.REPAIR: next_repair,
             Operator.REFINE: next_parent,
@@ -196,22 +208,52 @@ def best_parent(tree: Tree) -> Node | None:
 def by_model(
     operator: Operator, parents: tuple[str, ...], job: JobView, tree: Tree, model: str | None = None
 ) -> Expansion:
-    """The operator, applied by a model or by the one whose turn it is, after a pause where providers fail."""
+    """The operator, applied by a model or by the one whose turn it is, after a pause where providers fail; `ask/tell`
+    is a turn of whoever asks for it."""
+    model = model or _next_model(job, tree)
+    if model == ProposerKind.ASK_TELL:
+        return Expansion(operator, ProposerKind.ASK_TELL, None, parents)
     errors = tree.provider_errors
     delay_s = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** (errors - 1)) if errors else 0.0
-    return Expansion(operator, ProposerKind.LLM, model or _next_model(job, tree), parents, delay_s)
+    return Expansion(operator, ProposerKind.LLM, model, parents, delay_s)
+
+
+def port(job: JobView, tree: Tree, *, asking: bool) -> Expansion | None:
+    """The next kernel to carry over from another target, or None. `asking`: whether models may be asked."""
+    found = next_port(job, tree, asking=asking)
+    if found is None:
+        return None
+    kernel, proposer = found
+    if proposer == ProposerKind.BUILTIN:
+        return Expansion(Operator.PORT, proposer, parents=(kernel.id,))
+    return by_model(Operator.PORT, (kernel.id,), job, tree)
+
+
+def from_nothing(job: JobView, tree: Tree) -> Operator:
+    """How a model is asked for a candidate without a parent: `seed` or, in between when no seed works, `translate`.
+
+    Of what is asked for after the seeds that were wanted every second one is a plain translation of the reference, as
+    long as nothing was accepted: the surest way to a first kernel that works.
+    """
+    seeds = tree.made_by(Operator.SEED, *BY_MODEL)
+    if any(node.ok for node in tree.nodes) or all(node.in_flight or node.free for node in seeds):
+        return Operator.SEED
+    more = model_seeds(tree) - wanted_seeds(job)
+    translated = sum(not node.free for node in tree.made_by(Operator.TRANSLATE, *BY_MODEL))
+    return Operator.TRANSLATE if more >= 0 and translated <= more else Operator.SEED
 
 
 def _next_model(job: JobView, tree: Tree) -> str:
     """Round robin from the job's seed on, past models that keep failing while another one answers."""
     healthy = healthy_models(job, tree)
-    asked = sum(node.proposer == ProposerKind.LLM for node in tree.nodes)
+    asked = sum(node.proposer in BY_MODEL for node in tree.nodes)
     return healthy[(job.seed + asked) % len(healthy)]
 
 
 def healthy_models(job: JobView, tree: Tree) -> list[str]:
-    """The models that answer; all of them where none does."""
-    return [model for model in job.models if tree.model_errors(model) < 2] or list(job.models)
+    """The models that can be asked now and answer; where none answers, all that can be asked."""
+    models = answering(job, tree) or list(job.models)
+    return [model for model in models if tree.model_errors(model) < 2] or models
 
 
 def wants_builtin_seed(job: JobView, tree: Tree) -> bool:
@@ -222,7 +264,7 @@ def wants_builtin_seed(job: JobView, tree: Tree) -> bool:
 
 def model_seeds(tree: Tree) -> int:
     """How many seeds of models there are, those that gave their place back aside."""
-    return sum(not seed.free for seed in tree.made_by(Operator.SEED, ProposerKind.LLM))
+    return sum(not seed.free for seed in tree.made_by(Operator.SEED, *BY_MODEL))
 
 
 def wanted_seeds(job: JobView) -> int:

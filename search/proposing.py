@@ -28,6 +28,8 @@ class Parent:
     workloads: Sequence[Mapping[str, Any]] = ()
     """The judge's `workloads`: name, latency_us, baselines_us, speedup."""
     id: str | None = None
+    target: Target | None = None
+    """What it was written for, where that is not what the request asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ class ProposalRequest:
     model: str | None = None
     whole_file: bool = False
     """Ask for a whole file where an edit is usual (after an edit that did not apply)."""
+    prompt_tokens: int | None = None
+    """How long the prompt may be, for a model with a small context; None: `search.prompts.limits.PROMPT_TOKENS`."""
     advice: str | None = None
     """What a judge model says about the parent: a model's words, data like any other."""
     hints: tuple[Params, ...] = ()

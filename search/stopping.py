@@ -7,7 +7,7 @@ The other rules only *hold* it: nothing new is started, what is paid for is stil
 from __future__ import annotations
 
 from search.tree import Tree
-from search.types import Failure, JobView, StopReason
+from search.types import Failure, JobView, ProposerKind, StopReason
 
 MAX_FREE_REJECTIONS_PER_CANDIDATE = 3
 """Duplicates and the like give their place in the budget back, so they need a bound of their own: every job ends."""
@@ -71,8 +71,13 @@ def out_of_ideas(job: JobView, tree: Tree) -> StopReason:
 
 
 def providers_dead(job: JobView, tree: Tree) -> bool:
+    """Whether asking the job's models again is pointless. An outside agent among them is never dead, only away."""
+    return bool(job.models) and ProposerKind.ASK_TELL not in job.models and models_dead(job, tree)
+
+
+def models_dead(job: JobView, tree: Tree) -> bool:
     """Whether language models have failed so often in a row that asking again is pointless.
 
     With N slots the first N failures may come from one short outage, so only those after them count.
     """
-    return bool(job.models) and tree.provider_errors >= MAX_PROVIDER_ERRORS + max(job.slots, 1) - 1
+    return tree.provider_errors >= MAX_PROVIDER_ERRORS + max(job.slots, 1) - 1

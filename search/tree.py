@@ -50,9 +50,9 @@ class Tree:
         """The node's children that one of the operators made, oldest first."""
         return [child for child in self._children.get(node.id, []) if child.operator in operators]
 
-    def made_by(self, operator: Operator, proposer: ProposerKind) -> list[Node]:
-        """All nodes of that operator and proposer, oldest first."""
-        return [node for node in self.nodes if node.operator == operator and node.proposer == proposer]
+    def made_by(self, operator: Operator, *proposers: ProposerKind) -> list[Node]:
+        """All nodes of that operator and of one of the proposers, oldest first."""
+        return [node for node in self.nodes if node.operator == operator and node.proposer in proposers]
 
     @cached_property
     def in_flight(self) -> int:
@@ -63,6 +63,16 @@ class Tree:
     def proposing_models(self) -> int:
         """How many candidates language models are writing, or are about to."""
         return sum(node.proposer == ProposerKind.LLM and node.state == State.PROPOSING for node in self.nodes)
+
+    @cached_property
+    def open_asks(self) -> int:
+        """How many questions to outside agents have no answer yet."""
+        return sum(node.proposer == ProposerKind.ASK_TELL and node.state == State.PROPOSING for node in self.nodes)
+
+    @property
+    def occupied(self) -> int:
+        """How many slots are taken: a question that waits for somebody outside needs neither device nor provider."""
+        return self.in_flight - self.open_asks
 
     @cached_property
     def spent(self) -> int:

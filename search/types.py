@@ -105,6 +105,9 @@ class PolicyName(StrEnum):
     RANDOM = "random"
 
 
+BY_MODEL = (ProposerKind.LLM, ProposerKind.ASK_TELL)
+"""The proposers that stand behind a job's models: both answer a prompt. The built-in one does not."""
+
 IN_FLIGHT = frozenset({State.PROPOSING, State.QUEUED, State.EVALUATING})
 
 FREE_FAILURES = frozenset({Failure.EXHAUSTED, Failure.DUPLICATE, Failure.PROVIDER_ERROR, Failure.BUDGET})
@@ -143,6 +146,15 @@ class StopRules:
 
 
 @dataclass(frozen=True, slots=True)
+class Portable:
+    """A kernel for the job's problem that was certified for another target: a candidate of some other job."""
+
+    id: str
+    """The candidate's."""
+    target: Target
+
+
+@dataclass(frozen=True, slots=True)
 class JobView:
     """A job as the search sees it, at one moment."""
 
@@ -166,6 +178,8 @@ class JobView:
     builtin: bool = True
     """Whether the built-in proposer takes part beside the models. Without models it always does."""
     policy: str = PolicyName.DEFAULT
+    portable: tuple[Portable, ...] = ()
+    """Kernels that may be carried over to the job's target, the most promising first. The same all through a job."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from statistics import geometric_mean
-
 import structlog
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from db import budgets, candidates, certificates, events, jobs, ledger, workers
-from db.candidates import NewCandidate, TreeRow
+from db import budgets, candidates, certificates, decisions, events, jobs, ledger, workers
+from db.candidates import NewCandidate
 from db.certificates import Step
 from db.finishing import end_search
 from db.ledger import Claim
 from db.models import Job
-from db.vocabulary import QUEUE_LLM, JobState, Proposer, StopReason, target_queue
+from db.portable import portable_kernels
+from db.vocabulary import QUEUE_ASK, QUEUE_LLM, JobState, Proposer, StopReason, target_queue
 from search.advance import advance as decide
-from search.types import Budget, Decision, Expansion, JobView, Node, StopRules, Target
+from search.recording import record_of
+from search.rows import node
+from search.types import Budget, Decision, Expansion, JobView, Portable, StopRules, Target
+from worker.asking import prepare_asks
 from worker.runtime import Runtime
 
 log = structlog.get_logger(__name__)
@@ -39,7 +41,8 @@ def advance(here: Runtime, claim: Claim) -> None:
         if decision.stop_reason is not None:
             _conclude(session, job, StopReason(decision.stop_reason))
         else:
-            candidates.add_candidates(session, job, [_new(expansion, job) for expansion in decision.expansions])
+            new = [_new(expansion, job) for expansion in decision.expansions]
+            prepare_asks(session, candidates.add_candidates(session, job, new), decision.expansions)
     log.info("job.advanced", added=len(decision.expansions), stop_reason=decision.stop_reason)
 
 
@@ -47,7 +50,10 @@ def _decision(session: Session, job: Job) -> Decision:
     """The search's, unless it has ended before: then only a cancel changes anything."""
     if job.stop_reason is not None:
         return Decision(stop_reason=StopReason.CANCELLED if job.cancel_requested else job.stop_reason)
-    return decide(view(session, job), [node(row) for row in candidates.load_tree(session, job.id)])
+    seen = view(session, job)
+    decision = decide(seen, [node(row) for row in candidates.load_tree(session, job.id)])
+    decisions.record_decision(session, job.id, record_of(seen), record_of(decision))
+    return decision
 
 
 def _conclude(session: Session, job: Job, reason: StopReason) -> None:
@@ -88,6 +94,10 @@ def view(session: Session, job: Job) -> JobView:
         cancel_requested=job.cancel_requested,
         slots=slots(session, job.hardware),
         policy=job.search_policy,
+        portable=tuple(
+            Portable(kernel.candidate_id, Target(kernel.hardware, kernel.language))
+            for kernel in portable_kernels(session, job)
+        ),
     )
 
 
@@ -96,32 +106,10 @@ def slots(session: Session, hardware: str) -> int:
     return max(1, workers.live_workers(session, target_queue(hardware))) + 1
 
 
-def node(row: TreeRow) -> Node:
-    """A row of the tree as the search sees it."""
-    return Node(
-        id=row.id,
-        ordinal=row.ordinal,
-        operator=row.operator,
-        proposer=row.proposer,
-        model=row.model,
-        parents=row.parents,
-        state=row.state,
-        verdict=row.verdict,
-        speedup=row.speedup,
-        failure=row.failure,
-        params=row.params,
-        tunable=row.tunable,
-        source_hash=row.source_hash,
-        plan=row.plan,
-        cost_usd=row.cost_usd,
-        gpu_s=row.gpu_s,
-        sol_fraction=geometric_mean(row.sol_fractions) if row.sol_fractions else None,
-    )
-
-
 def _new(expansion: Expansion, job: Job) -> NewCandidate:
     # The built-in proposer runs beside the device: it needs torch, and its compiler seeds are for that very device.
-    queue = QUEUE_LLM if expansion.proposer == Proposer.LLM else target_queue(job.hardware)
+    elsewhere = {Proposer.LLM: QUEUE_LLM, Proposer.ASK_TELL: QUEUE_ASK}
+    queue = elsewhere.get(Proposer(expansion.proposer), target_queue(job.hardware))
     return NewCandidate(
         operator=str(expansion.operator),
         proposer=str(expansion.proposer),

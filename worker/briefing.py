@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sqlalchemy import func, select
+from sqlalchemy import and_, func, select
 from sqlalchemy.orm import Session
 
 from db import candidates, jobs, workers
 from db.admissions import JUDGE_FACT
 from db.candidates import CandidateRow
 from db.ledger import Claim
-from db.models import Candidate, Evaluation, Job, Problem
-from db.vocabulary import Operator, Proposer
+from db.models import Candidate, Evaluation, Job, Problem, Work
+from db.vocabulary import Failure, Operator, Proposer, WorkKind
 from problems.catalog import outline
 from search.knowledge.distil import bound_of
 from search.proposing import Parent, ProposalRequest, Trial
@@ -35,8 +35,13 @@ class Brief:
 
 def read_brief(session: Session, claim: Claim) -> Brief:
     """The brief of the claimed candidate. Raises NoResultFound when a parent is not there."""
-    candidate = session.get_one(Candidate, claim.candidate)
-    job = jobs.fetch_job(session, claim.job_id)
+    return brief_of(session, claim.candidate)
+
+
+def brief_of(session: Session, candidate_id: str) -> Brief:
+    """The brief of a candidate that is to be proposed. Raises NoResultFound when a parent is not there."""
+    candidate = session.get_one(Candidate, candidate_id)
+    job = jobs.fetch_job(session, candidate.job_id)
     problem = session.get_one(Problem, job.problem_hash)
     facts = workers.device_facts(session, job.hardware)
     request = ProposalRequest(
@@ -46,11 +51,12 @@ def read_brief(session: Session, claim: Claim) -> Brief:
         operator=candidate.operator,
         op_family=outline(problem.source, job.problem_name).op_family,
         device={name: fact for name, fact in facts.items() if name != JUDGE_FACT},
-        parents=tuple(_parent(session, parent_id) for parent_id in candidate.parents),
+        parents=tuple(_parent(session, job, parent_id) for parent_id in candidate.parents),
         trials=tuple(_trials(session, candidate)),
         seed=job.seed + candidate.ordinal,
         ordinal=candidate.ordinal,
         model=candidate.model,
+        whole_file=_edit_failed(session, candidate),
     )
     if candidate.proposer != Proposer.BUILTIN:
         request = replace(
@@ -78,11 +84,34 @@ def _builtin_index(session: Session, job: Job, candidate: Candidate) -> int:
     return session.scalar(earlier) or 0
 
 
-def _parent(session: Session, parent_id: str) -> Parent:
+def _edit_failed(session: Session, candidate: Candidate) -> bool:
+    """Whether an edit of the same parents had failed to apply when the candidate was decided on.
+
+    Then the whole file is asked for. What failed later does not count, so that the brief is always the same.
+    """
+    earlier = (
+        select(func.count())
+        .select_from(Candidate)
+        .join(Work, and_(Work.candidate_id == Candidate.id, Work.kind == WorkKind.PROPOSE.value))
+        .where(
+            Candidate.job_id == candidate.job_id,
+            Candidate.parents == candidate.parents,
+            Candidate.failure == Failure.DIFF_FAILED.value,
+            Work.finished_at <= candidate.created_at,
+        )
+    )
+    return bool(candidate.parents) and bool(session.scalar(earlier))
+
+
+def _parent(session: Session, job: Job, parent_id: str) -> Parent:
     row = candidates.get_candidate(session, parent_id)
     if row is None:
         raise LookupError(f"candidate {parent_id} is named as a parent and does not exist")
-    return _as_parent(row)
+    parent = _as_parent(row)
+    if row.candidate.job_id == job.id:
+        return parent
+    origin = jobs.fetch_job(session, row.candidate.job_id)
+    return replace(parent, target=Target(origin.hardware, origin.language))
 
 
 def _as_parent(row: CandidateRow) -> Parent:

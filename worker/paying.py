@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import structlog
 
@@ -24,19 +25,27 @@ def find_paid(here: Runtime, candidate_id: str, key: str) -> LlmCall | None:
 
 
 def pay(
-    here: Runtime, candidate_id: str, key: str, model: str, ask: Callable[[], LlmCall], *, keep: int = 0
+    here: Runtime,
+    candidate_id: str,
+    key: str,
+    model: str,
+    ask: Callable[[], LlmCall],
+    *,
+    keep: int = 0,
+    request: Mapping[str, Any] | None = None,
 ) -> LlmCall:
     """The call for this purpose: what was paid for already, or a new one. No transaction is open while it is made.
 
     A call cannot be interrupted, so it is recorded even when its work is lost: the money is spent. `keep`: how many
-    calls the caps must leave after it. Raises BudgetSpent where a cap forbids it.
+    calls the caps must leave after it; `request`: what its prompt is made from (`search.recording`), for a replay.
+    Raises BudgetSpent where a cap forbids it.
     """
     paid = find_paid(here, candidate_id, key)
     if paid is not None:
         log.info("llm.reused", key=key, model=paid.model)
         return paid
     with here.transaction() as session:
-        call_id = llm_calls.start_call(session, candidate_id, key, model, keep=keep)
+        call_id = llm_calls.start_call(session, candidate_id, key, model, keep=keep, request=request)
     call = ask()
     with here.transaction() as session:
         llm_calls.finish_call(session, call_id, as_record(call))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 import structlog
 
@@ -11,9 +10,12 @@ from db import candidates
 from db.budgets import BudgetSpent
 from db.candidates import Proposed
 from db.ledger import Claim
+from db.proposals import CALL_KEY
 from db.vocabulary import Failure, Operator, Proposer, target_queue
 from search.novelty import source_hash
+from search.porting import port_as_it_is
 from search.proposing import Proposal
+from search.recording import request_record
 from search.tunables import read_space
 from search.tuning import propose_tuning
 from worker.briefing import Brief, read_brief
@@ -23,9 +25,6 @@ from worker.paying import find_paid, pay
 from worker.runtime import Runtime
 
 log = structlog.get_logger(__name__)
-
-CALL_KEY: Final = "propose"
-"""What a proposal's paid call is for, whatever the attempt."""
 
 
 def propose(here: Runtime, claim: Claim) -> None:
@@ -45,6 +44,8 @@ def _proposal(here: Runtime, claim: Claim, brief: Brief) -> Proposal:
         return _by_llm(here, claim, brief)
     if brief.request.operator == Operator.TUNE:
         return propose_tuning(brief.request)
+    if brief.request.operator == Operator.PORT:
+        return port_as_it_is(brief.request)
     return _by_builtin(here, claim, brief)
 
 
@@ -70,9 +71,16 @@ def _by_llm(here: Runtime, claim: Claim, brief: Brief) -> Proposal:
     model = brief.request.model or ""
     try:
         with _lease(here, claim, interrupt=_nothing) as lease:
-            request = advised(here, claim, proposer, brief.request)
+            request = proposer.limited(advised(here, claim, proposer, brief.request))
             lease.check()  # before the second call is paid for
-            call = pay(here, claim.candidate, CALL_KEY, model, lambda: proposer.call(request))
+            call = pay(
+                here,
+                claim.candidate,
+                CALL_KEY,
+                model,
+                lambda: proposer.call(request),
+                request=request_record(request),
+            )
     except BudgetSpent as spent:
         return Proposal(failure=Failure.BUDGET, detail=str(spent))
     lease.check()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-
 from sqlalchemy.orm import Session
 
+from db.judging import judge_seed
 from db.models import Candidate, Job, Problem
 from worker.judge.report import EvaluationRequest
 
@@ -20,12 +19,6 @@ def judge_request(session: Session, job: Job, candidate: Candidate) -> Evaluatio
         problem_source=problem.source,
         hardware=job.hardware,
         language=job.language,
-        seed=_secret_seed(job),
+        seed=judge_seed(job),
         own_kernel_share=job.own_kernel_share,
     )
-
-
-def _secret_seed(job: Job) -> int:
-    """The same for all candidates of a job, and not to be guessed from what its submitter chose."""
-    digest = hashlib.sha256(f"{job.id} {job.seed}".encode()).digest()
-    return int.from_bytes(digest[:6], "big")

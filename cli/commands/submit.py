@@ -68,7 +68,11 @@ Admit = Annotated[bool, typer.Option("--admit/--no-admit", help="Examine the pro
 Certify = Annotated[bool, typer.Option("--certify/--no-certify", help="Certify the champion before the job ends.")]
 Models = Annotated[
     list[str] | None,
-    typer.Option("--model", help="A model in litellm's spelling; may be repeated. None: the built-in proposer."),
+    typer.Option(
+        "--model",
+        help="A model in litellm's spelling, or ask/tell for outside agents; may be repeated. "
+        "None: the built-in proposer.",
+    ),
 ]
 DiagnosisModel = Annotated[
     str | None,

@@ -1,7 +1,7 @@
 """Caps on calls and tokens, API keys with caps of their own, a judge model, and requests in plain words.
 
 Revision ID: 0005
-Revises: 0003
+Revises: 0004
 """
 
 from __future__ import annotations

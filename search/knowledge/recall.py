@@ -19,7 +19,8 @@ from search.facts import facts, knowledge_of
 from search.knowledge.asking import Question, Shelf
 from search.knowledge.holdout import item_dice, retrieval_on
 from search.knowledge.ranking import FACT, FACT_PREFIX, KERNEL, LESSON, ranked_items
-from search.prompts import CHARACTERS_PER_TOKEN, KNOWLEDGE_TOKENS
+from search.prompts.limits import KNOWLEDGE_TOKENS
+from search.prompts.text import CHARACTERS_PER_TOKEN, weight
 from search.proposing import Knowledge
 from search.retrieval import Found
 from search.types import Operator
@@ -77,7 +78,7 @@ def recall(question: Question, shelf: Shelf, characters: int = KNOWLEDGE_TOKENS 
     uses, left = [], characters
     for draw in drawn:
         item = known[draw.found.id]
-        size = len(item.title) + len(item.text)
+        size = weight(item.title) + weight(item.text)
         if size <= left:
             left -= 0 if draw.out else size
             shown = on and not draw.out

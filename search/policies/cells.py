@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from search.prompts.angles import angle_index
 from search.tree import Tree
-from search.types import Node, Operator, ProposerKind
+from search.types import BY_MODEL, Node, Operator
 
 NEAR_ROOF = 0.6
 FAR_FROM_ROOF = 0.2
@@ -104,7 +104,7 @@ def family_of(tree: Tree, node: Node, language: str) -> Family:
     named = _named(node.plan or "")
     if named is not None:
         return named
-    directed = node.proposer == ProposerKind.LLM and node.operator in (Operator.SEED, Operator.REWRITE)
+    directed = node.proposer in BY_MODEL and node.operator in (Operator.SEED, Operator.REWRITE)
     return directed_family(language, node.ordinal) if directed else Family.OTHER
 
 

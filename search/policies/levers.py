@@ -12,6 +12,8 @@ class Levers:
     repair: bool = True
     tune: bool = True
     crossover: bool = True
+    port: bool = True
+    """Kernels of this problem that were certified for another target are carried over before the seeds."""
     bandit: bool = True
     """Operators by Thompson sampling; off: by fixed weights."""
     models: bool = True

@@ -10,6 +10,7 @@ import random
 from collections.abc import Sequence
 from functools import cached_property
 
+from search.asking import answering
 from search.lineage import repairable, selection_pool
 from search.policies.cells import Cell, cell_of
 from search.policies.levers import ALL, Levers
@@ -17,18 +18,18 @@ from search.policies.models import pick_model
 from search.policy import (
     builtin_seed,
     by_model,
-    model_seeds,
+    from_nothing,
     open_spaces,
+    port,
     seeds_exhausted,
     tuning,
-    wanted_seeds,
 )
 from search.stopping import providers_dead
 from search.tree import Tree
 from search.types import Expansion, JobView, Node, Operator, ProposerKind
 
 STEPS = (Operator.REPAIR, Operator.REFINE, Operator.REWRITE, Operator.CROSSOVER, Operator.TUNE)
-"""Operators that start from a parent. `port` waits for kernels of other jobs to start from."""
+"""Operators that start from a parent in the tree. `port` starts from a kernel of another job (`Moves.port`)."""
 
 
 class Moves:
@@ -49,9 +50,9 @@ class Moves:
 
     @cached_property
     def waiting(self) -> bool:
-        """Whether providers fail and a call that probes them is under way."""
+        """Whether providers fail and a call that probes them is under way, or nobody is left to ask for now."""
         probing = any(node.in_flight and node.proposer == ProposerKind.LLM for node in self.tree.nodes)
-        return self.asking and self.tree.provider_errors > 0 and probing
+        return self.asking and (self.tree.provider_errors > 0 and probing or not answering(self.job, self.tree))
 
     @property
     def builtin(self) -> bool:
@@ -134,17 +135,15 @@ class Moves:
         return self.asking or (self.menu_open and not any(seed.in_flight for seed in self.builtin_seeds))
 
     def seed(self) -> Expansion:
-        """A candidate from nothing, by a model where one may answer.
-
-        When none of the models' seeds was accepted, every second one is a plain translation of the reference: the
-        surest way to a first kernel that works.
-        """
+        """A candidate from nothing, by a model where one may answer; a plain translation where no seed works."""
         if not self.asking:
             return builtin_seed()
-        more = model_seeds(self.tree) - wanted_seeds(self.job)
-        translated = sum(not node.free for node in self.tree.made_by(Operator.TRANSLATE, ProposerKind.LLM))
-        operator = Operator.TRANSLATE if not self.pool and more >= 0 and translated <= more else Operator.SEED
-        return by_model(operator, (), self.job, self.tree, self.model)
+        return by_model(from_nothing(self.job, self.tree), (), self.job, self.tree, self.model)
+
+    @property
+    def port(self) -> Expansion | None:
+        """A kernel that was certified for another target, to be carried over; None when all were tried."""
+        return port(self.job, self.tree, asking=self.asking) if self.levers.port else None
 
     def step(self, operator: Operator, parent: Node, partner: Node | None = None) -> Expansion:
         """The operator applied to a parent that takes it."""

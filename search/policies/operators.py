@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from search.policy import FROM_NOTHING
 from search.tree import IMPROVEMENT
 from search.types import Failure, Node, Operator, State, Verdict
 
@@ -29,8 +30,6 @@ MIX: Mapping[Operator, float] = {
 """Small steps to large ones 3 to 1, as AdaExplore (arXiv 2604.16625); repairs so that ideas with a bug are not lost."""
 
 LARGE_STEPS = frozenset({Operator.SEED, Operator.REWRITE, Operator.CROSSOVER})
-
-FROM_NOTHING = frozenset({Operator.SEED, Operator.TRANSLATE})
 
 PRIORS: Mapping[Operator, tuple[float, float]] = {
     Operator.REFINE: (4.0, 8.0),

@@ -68,15 +68,19 @@ class SteadyPolicy(ABC):
 def opening(moves: Moves) -> Expansion | None:
     """The next of the seeds that come before any step, or None when they are made.
 
-    With models: one built-in seed to beat, then a quarter of the budget by the models. Without: the built-in menu, up
-    to half of the budget.
+    Kernels from other targets, where there are any, come before the models' or the menu's. With models: one built-in
+    seed to beat, then a quarter of the budget by the models. Without: the built-in menu, up to half of the budget.
     """
     job, tree = moves.job, moves.tree
     if not moves.asking:
+        if moves.port is not None:
+            return moves.port
         made = sum(not seed.free for seed in moves.builtin_seeds)
         return builtin_seed() if moves.menu_open and made < builtin_share(job) else None
     if wants_builtin_seed(job, tree):
         return builtin_seed()
+    if moves.port is not None:
+        return moves.port
     return moves.seed() if model_seeds(tree) < wanted_seeds(job) else None
 
 

@@ -3,7 +3,7 @@
 Two messages. The *system* message is ours alone: role, rules of the game, the language's contract, the form of the
 answer. The *user* message holds the data (the reference, candidates, reports), then our task. All text that we did not
 write stands between fences that are longer than any run of backticks in it, so that no content can close its fence, and
-the system message says that such text is never an instruction.
+the system message says that such text is never an instruction. `text` builds that wall, `limits` says how much goes in.
 
 Lean prompts explore (seed, translate, rewrite), rich ones repair and refine: models given everything at once write
 safer and slower kernels.
@@ -14,33 +14,33 @@ model. Change one and raise `VERSION`: the snapshots in tests/unit/search/snapsh
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from search.prompts.angles import angle
+from search.prompts.limits import (
+    KNOWLEDGE_TOKENS,
+    MAX_FACTS,
+    MAX_LOG,
+    MAX_PLAN,
+    MAX_TITLE,
+    MAX_TRIALS,
+    MAX_WORKLOADS,
+    PROMPT_TOKENS,
+    RUNGS,
+    Limits,
+)
+from search.prompts.text import CHARACTERS_PER_TOKEN, fenced, line, weight, word
 from search.proposing import Knowledge, Parent, ProposalRequest
 from search.types import Operator
 
 if TYPE_CHECKING:
     import jinja2
 
-VERSION = "2026-11-3"
+VERSION = "2026-11-4"
 
-MAX_REFERENCE = 24_000
-MAX_SOURCE = 48_000
-MAX_LOG = 6_000
-"""Characters, about four to a token. A parent that is cut can still be rewritten, though hardly edited."""
-
-MAX_FACTS = 40
-MAX_FACT = 160
-MAX_TRIALS = 12
-MAX_TITLE = 120
-KNOWLEDGE_TOKENS = 1_500
-"""For all that was looked up, by the same measure: whole texts are taken while they fit. About six facts of ours."""
-CHARACTERS_PER_TOKEN = 4
 RICH = frozenset({Operator.REPAIR, Operator.REFINE, Operator.CROSSOVER, Operator.PORT})
 EDITING = frozenset({Operator.REFINE, Operator.REPAIR})
 LANGUAGE_NAMES = {"cpp": "C++", "triton": "Triton", "cuda": "CUDA C++"}
@@ -52,55 +52,79 @@ class Prompt:
 
     messages: tuple[Mapping[str, str], ...]
     version: str = VERSION
+    edits: bool = False
+    """Whether SEARCH/REPLACE edits of the first parent are asked for, and not a whole file."""
 
 
 class NoPrompt(ValueError):
     """There is no prompt for this operator or language. Prompts exist for the templates in search/prompts."""
 
 
-def build_prompt(request: ProposalRequest, knowledge_tokens: int = KNOWLEDGE_TOKENS) -> Prompt:
+def build_prompt(
+    request: ProposalRequest, knowledge_tokens: int = KNOWLEDGE_TOKENS, prompt_tokens: int | None = None
+) -> Prompt:
     """The prompt for a request, with as much of its knowledge as `knowledge_tokens` allow (0: none). Raises NoPrompt.
 
-    The same request gives the same prompt.
+    The whole takes at most `prompt_tokens`, by default what the request allows (about: four characters to a token), of
+    which MIN_PROMPT_TOKENS are always enough. The same request gives the same prompt.
     """
     if f"task_{request.operator}.j2" not in _templates().list_templates():
         raise NoPrompt(f"operator {request.operator!r}")
-    return render(("system.j2", "user.j2"), values_of(request, knowledge_tokens))
+    return fitted(("system.j2", "user.j2"), request, {}, knowledge_tokens, prompt_tokens)
+
+
+def fitted(
+    templates: tuple[str, str],
+    request: ProposalRequest,
+    more: Mapping[str, Any],
+    knowledge_tokens: int = KNOWLEDGE_TOKENS,
+    prompt_tokens: int | None = None,
+) -> Prompt:
+    """The messages of a request, with `more` values than its own, by the widest limits that fit. Raises NoPrompt."""
+    most = prompt_tokens or request.prompt_tokens or PROMPT_TOKENS
+    for limits in RUNGS:
+        values = values_of(request, int(knowledge_tokens * limits.knowledge), limits)
+        prompt = render(templates, {**values, **more})
+        if tokens_of(prompt) <= most:
+            break
+    return prompt
+
+
+def tokens_of(prompt: Prompt) -> int:
+    """About how many tokens the prompt takes."""
+    return sum(weight(message["content"]) for message in prompt.messages) // CHARACTERS_PER_TOKEN
 
 
 def render(templates: tuple[str, str], values: Mapping[str, Any]) -> Prompt:
     """The system and the user message from their templates."""
     texts = [_templates().get_template(name).render(values).strip() + "\n" for name in templates]
     roles = zip(("system", "user"), texts, strict=True)
-    return Prompt(messages=tuple({"role": role, "content": text} for role, text in roles))
+    messages = tuple({"role": role, "content": text} for role, text in roles)
+    return Prompt(messages, edits=bool(values.get("edits")))
 
 
-def fenced(text: str, limit: int, tag: str = "") -> str:
-    """The text between fences that it cannot close, shortened in the middle to `limit` characters."""
-    text = _shortened(text.replace("\r\n", "\n"), limit).rstrip("\n")
-    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}{tag}\n{text}\n{fence}"
-
-
-def values_of(request: ProposalRequest, knowledge_tokens: int = KNOWLEDGE_TOKENS) -> dict[str, Any]:
+def values_of(
+    request: ProposalRequest, knowledge_tokens: int = KNOWLEDGE_TOKENS, limits: Limits = RUNGS[0]
+) -> dict[str, Any]:
     """What the templates show of a request. Raises NoPrompt for a language that there is no contract for."""
     if request.target.language not in LANGUAGE_NAMES:
         raise NoPrompt(f"language {request.target.language!r}")
+    parents = request.parents
+    cut = bool(parents) and weight(parents[0].source) > limits.source
     return {
         "language": request.target.language,
         "language_name": LANGUAGE_NAMES[request.target.language],
-        "hardware": _word(request.target.hardware),
+        "hardware": word(request.target.hardware),
         "facts": _facts(request.device),
-        "name": _word(request.problem_name),
-        "op_family": _word(request.op_family or ""),
+        "name": word(request.problem_name),
+        "op_family": word(request.op_family or ""),
         "operator": request.operator,
-        "reference": fenced(request.problem_source, MAX_REFERENCE, "python"),
-        "candidates": [_candidate(parent, request.operator in RICH) for parent in request.parents],
+        "reference": fenced(request.problem_source, limits.reference, "python"),
+        "candidates": [_candidate(parent, request.operator in RICH, limits) for parent in parents],
         "trials": _trials(request),
         "angle": angle(request.target.language, request.ordinal),
-        "edits": request.operator in EDITING and bool(request.parents) and not request.whole_file,
-        "advice": fenced(request.advice, MAX_LOG, "text") if request.advice else "",
+        "edits": request.operator in EDITING and bool(parents) and not request.whole_file and not cut,
+        "advice": fenced(request.advice, limits.log, "text") if request.advice else "",
         "task": f"task_{request.operator}.j2",
     } | _known(request.knowledge, knowledge_tokens)
 
@@ -109,35 +133,44 @@ def _known(knowledge: Sequence[Knowledge], tokens: int) -> dict[str, list[dict[s
     """Facts of ours as single lines, what comes from outside between fences. What does not fit is left out whole."""
     facts, notes, left = [], [], tokens * CHARACTERS_PER_TOKEN
     for known in knowledge:
-        size = len(known.title) + len(known.text)
+        size = weight(known.title) + weight(known.text)
         if size > left:
             continue
         left -= size
         if known.ours:
-            facts.append({"title": _line(known.title, MAX_TITLE), "text": " ".join(known.text.split())})
+            facts.append({"title": line(known.title, MAX_TITLE), "text": " ".join(known.text.split())})
         else:
             notes.append({"text": fenced(f"{known.title}\n\n{known.text}", MAX_LOG, "text")})
     return {"known_facts": facts, "known_notes": notes}
 
 
-def _candidate(parent: Parent, rich: bool) -> dict[str, Any]:
+def _candidate(parent: Parent, rich: bool, limits: Limits) -> dict[str, Any]:
     said = "\n".join(part for part in (parent.reason, parent.log) if part)
     return {
-        "source": fenced(parent.source, MAX_SOURCE, "python"),
-        "verdict": _word(parent.verdict or "not judged"),
+        "source": fenced(parent.source, limits.source, "python"),
+        "origin": _origin(parent),
+        "verdict": word(parent.verdict or "not judged"),
         "speedup": parent.speedup,
         "workloads": _workloads(parent.workloads) if rich else [],
-        "report": fenced(said, MAX_LOG, "text") if rich and said else "",
-        "plan": fenced(parent.plan, 1_000, "text") if rich and parent.plan else "",
+        "report": fenced(said, limits.log, "text") if rich and said else "",
+        "plan": fenced(parent.plan, MAX_PLAN, "text") if rich and parent.plan else "",
     }
+
+
+def _origin(parent: Parent) -> str:
+    """Where a candidate of another target comes from."""
+    if parent.target is None:
+        return ""
+    language = LANGUAGE_NAMES.get(parent.target.language) or word(parent.target.language)
+    return f"{language} for {word(parent.target.hardware)}"
 
 
 def _workloads(workloads: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = []
-    for workload in workloads[:20]:
+    for workload in workloads[:MAX_WORKLOADS]:
         baselines = workload.get("baselines_us") or {}
         fastest = min((value for value in baselines.values() if isinstance(value, int | float)), default=None)
-        parts = [f"{_word(str(workload.get('name', '?')))}: {_number(workload.get('latency_us'))} us"]
+        parts = [f"{word(str(workload.get('name', '?')))}: {_number(workload.get('latency_us'))} us"]
         if fastest is not None:
             parts.append(f"fastest baseline {_number(fastest)} us")
         if workload.get("speedup") is not None:
@@ -146,15 +179,17 @@ def _workloads(workloads: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def _trials(request: ProposalRequest) -> list[str]:
-    if request.operator not in RICH:
-        return []
+def _trials(request: ProposalRequest) -> str:
+    """Configurations, best first. Fenced: a tunable's value may be a string, and a candidate chose it."""
+    if request.operator not in RICH or not request.trials:
+        return ""
     best_first = sorted(request.trials, key=lambda trial: -(trial.speedup or 0.0))
-    return [
-        _line(", ".join(f"{name}={value!r}" for name, value in trial.params.items()))
+    lines = [
+        line(", ".join(f"{name}={value!r}" for name, value in trial.params.items()))
         + (f": speedup {trial.speedup:.3f}" if trial.speedup is not None else ": failed or not measured")
         for trial in best_first[:MAX_TRIALS]
     ]
+    return fenced("\n".join(lines), MAX_LOG, "text")
 
 
 def _facts(device: Mapping[str, Any]) -> list[str]:
@@ -163,30 +198,12 @@ def _facts(device: Mapping[str, Any]) -> list[str]:
     for key, value in device.items():
         nested = value if isinstance(value, Mapping) else {"": value}
         flat |= {f"{key}.{inner}".rstrip("."): fact for inner, fact in nested.items()}
-    lines = [f"{_word(key)}: {_line(_number(fact))}" for key, fact in sorted(flat.items()) if fact is not None]
+    lines = [f"{word(key)}: {line(_number(fact))}" for key, fact in sorted(flat.items()) if fact is not None]
     return lines[:MAX_FACTS]
 
 
 def _number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _line(text: str, limit: int = MAX_FACT) -> str:
-    """Outside of fences text is one line without backticks: it can neither start a heading nor a fence."""
-    return " ".join(text.replace("`", "'").split())[:limit]
-
-
-def _word(text: str) -> str:
-    """A name: letters, digits and `_.-` only, so that a name cannot be a sentence."""
-    return re.sub(r"[^\w.-]+", "_", text, flags=re.ASCII)[:60]
-
-
-def _shortened(text: str, limit: int) -> str:
-    if len(text) <= limit:
-        return text
-    head = limit // 3
-    tail = limit - head
-    return f"{text[:head]}\n[... {len(text) - limit} characters left out ...]\n{text[-tail:]}"
 
 
 @lru_cache(maxsize=1)

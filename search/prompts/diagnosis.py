@@ -8,7 +8,7 @@ KernelBench went from 1.107 to 1.677, and with another model as the judge from 1
 from __future__ import annotations
 
 from search.answers import THOUGHT
-from search.prompts import Prompt, render, values_of
+from search.prompts import Prompt, fitted
 from search.proposing import ProposalRequest
 from search.types import Operator, Verdict
 
@@ -22,8 +22,8 @@ MAX_DIAGNOSIS = 2_000
 def build_diagnosis_prompt(request: ProposalRequest) -> Prompt:
     """The messages for the judge model. The same request gives the same prompt. Raises NoPrompt."""
     failed = bool(request.parents) and request.parents[0].verdict != Verdict.OK
-    values = values_of(request) | {"task": "diagnosis_task.j2", "failed": failed}
-    return render(("diagnosis_system.j2", "user.j2"), values)
+    more = {"task": "diagnosis_task.j2", "failed": failed, "edits": False}
+    return fitted(("diagnosis_system.j2", "user.j2"), request, more)
 
 
 def read_diagnosis(answer: str | None) -> str | None:

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 from problems.catalog import Outline, ProblemError, outline
 from search.answers import THOUGHT, find_blocks
-from search.prompts import LANGUAGE_NAMES, MAX_REFERENCE, Prompt, fenced, render
+from search.prompts import LANGUAGE_NAMES, Prompt, render
+from search.prompts.limits import MAX_REFERENCE
+from search.prompts.text import fenced
 from search.requests.understanding import Wish
 from search.types import Target
 

@@ -97,14 +97,15 @@ class Deployment:
         return {queue for worker in self.client.workers() for queue in worker["queues"]}
 
     @contextmanager
-    def model(self, *answers: Answer) -> Iterator[FakeOpenAI]:
-        """A provider that gives these answers to the workers' calls, each priced 0.20 USD."""
+    def model(self, *answers: Answer, **options: Any) -> Iterator[FakeOpenAI]:
+        """A provider that gives these answers to the workers' calls, 0.20 USD each; `options` are the model's."""
         with FakeOpenAI(answers) as server:
             options = {
                 "api_base": server.base_url,
                 "api_key": "sk-none",
                 "usd_per_mtok_in": "100",
                 "usd_per_mtok_out": "200",
+                **options,
             }
             self._models.write_text(json.dumps({"*": options}))
             yield server
@@ -125,6 +126,20 @@ class Deployment:
     def restart(self, name: str) -> None:
         """Start it again, as a supervisor would."""
         self.programs[name].start()
+
+    def kill_everything(self) -> None:
+        """SIGKILL for every program and both servers; what is below them dies with them."""
+        services = [*self.programs.values(), self.postgres, self.valkey]
+        for service in services:
+            assert service.pid is not None
+            os.kill(service.pid, signal.SIGKILL)
+        for service in services:
+            service.stop()
+
+    def restart_everything(self) -> None:
+        """Start it all again on what is on the disk."""
+        for service in (self.postgres, self.valkey, *self.programs.values()):
+            service.start()
 
     @contextmanager
     def broker(self) -> Iterator[Redis]:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pytest
 
+from benchmarks.endurance.checks import facts_of
 from cli.client import ApiError
+from cli.replay import fetch
+from search.replay import replayed
 from tests.acceptance.rig import MODEL, Deployment, body, until
+from tests.redteam.kernels import candidate
 from tests.support.fake_openai import Answer
 from tests.support.ledger import PROBLEM
 
@@ -20,6 +26,9 @@ class ModelNew(torch.nn.Module):
         return torch.softmax(x, -1)
 """
 WRONG = RIGHT.replace("-1", "0")
+KERNEL = candidate("softmax", "return self.real(x)")
+CHEAT = RIGHT.replace("return", "# The judge knows nothing of kernels.\n        return")
+EDIT = "Faster.\n<<<<<<< SEARCH\n        a line that no file has\n=======\n        another\n>>>>>>> REPLACE\n"
 SLEEPY = "import time\n\ntime.sleep(600)\n" + RIGHT
 
 
@@ -47,6 +56,51 @@ def test_a_job_by_a_model_travels_from_a_rest_call_to_a_verified_kernel(deployme
     assert types.count("candidate.evaluated") == 2
     assert types.count("job.improved") == 1
     assert deployment.rows("SELECT problem_name FROM kernels WHERE job_id = :id", id=job["id"]) == [("rows",)]
+    again = replayed(fetch(deployment.client, job["id"]))
+    assert (again.differences, again.expansions, again.answers) == ([], 2, 2)
+
+
+def test_whatever_a_model_answers_nothing_is_lost_and_every_answer_is_paid_for_once(deployment: Deployment) -> None:
+    without_answer = [
+        Answer(status=429, headers={"Retry-After": "1"}, error="slow down"),
+        Answer(status=500),
+        Answer(hang_s=60),
+    ]
+    answered = [
+        Answer(source=KERNEL),
+        Answer(content="One could keep each row in registers."),
+        Answer(content=f"To build:\n```sh\ng++ -O3 rows.cpp\n```\nThe file:\n```python\n{WRONG}```\nIt is fast.\n"),
+        Answer(content=f"Fast.\n```python\n{RIGHT[:60]}", finish_reason="length"),
+        Answer(refusal="I can't help with that."),
+        Answer(source=CHEAT),
+    ]
+    # The edit is for the first who is asked for one; the others come to whoever asks. When all are used up, more prose.
+    failed_edit = Answer(content=EDIT, match="Change the candidate by edits")
+    script = [failed_edit, *without_answer, *answered, Answer(content="Nothing more.", repeat=True)]
+    with deployment.model(*script, timeout_s=8) as provider:
+        job = deployment.client.submit(body(len(answered) + 4, models=[MODEL], problem=OWN))
+        ended = deployment.finished(job["id"])
+    assert (ended["state"], ended["stop_reason"]) == ("succeeded", "budget_candidates"), deployment.story(job["id"])
+    made = dict(
+        deployment.rows(
+            "SELECT coalesce(failure, verdict), count(*)::int FROM candidates"
+            " LEFT JOIN evaluations ON candidate_id = candidates.id"
+            " WHERE candidates.job_id = :id AND proposer = 'llm' GROUP BY 1",
+            id=job["id"],
+        )
+    )
+    without_code = made.pop("no_code")
+    assert made == dict.fromkeys(("ok", "incorrect", "truncated", "refused", "suspicious", "diff_failed"), 1)
+    asked = len(made) + without_code
+    assert len(provider.requests) == asked + len(without_answer)
+    calls = deployment.rows(
+        "SELECT count(*), sum(attempts), sum(cost_usd), count(error) FROM llm_calls"
+        " WHERE job_id = :id AND state = 'finished'",
+        id=job["id"],
+    )
+    assert calls == [(asked, len(provider.requests), asked * Decimal("0.2"), 0)]
+    assert Decimal(ended["cost"]["llm_usd"]) == asked * Decimal("0.2")
+    deployment.assert_sound(job["id"])
 
 
 def test_a_job_without_a_model_is_searched_by_the_built_in_proposer(deployment: Deployment) -> None:
@@ -79,6 +133,29 @@ def test_a_flushed_redis_costs_only_time(deployment: Deployment) -> None:
         ended = deployment.finished(job["id"])
     assert ended["progress"]["verdicts"]["incorrect"] == 3
     deployment.assert_sound(job["id"])
+
+
+def test_a_job_of_twenty_candidates_outlives_two_deaths_of_every_process(deployment: Deployment) -> None:
+    """At full length, and with kills at random moments: `python -m benchmarks.endurance`."""
+    broken = [Answer(source=f"{RIGHT.replace('return', 'retrun')}\nNUMBER = {n}\n", hang_s=0.3) for n in range(30)]
+    with deployment.model(*broken[:3], *wrong(2), Answer(source=KERNEL), *broken[3:]):
+        job_id = deployment.client.submit(body(20, models=[MODEL], problem=OWN))["id"]
+        for least in (4, 12):
+            until(lambda least=least: _judged(deployment, job_id) >= least, f"{least} are judged")  # type: ignore[misc]
+            deployment.kill_everything()
+            deployment.restart_everything()
+        ended = deployment.finished(job_id)
+    assert (ended["state"], ended["stop_reason"]) == ("succeeded", "budget_candidates"), deployment.story(job_id)
+    deployment.assert_sound(job_id)
+    with deployment.database.connect() as connection:
+        facts = facts_of(connection, job_id)
+    assert facts["wrong"] == [], deployment.story(job_id)
+    assert facts["evaluations"] == 20
+
+
+def _judged(deployment: Deployment, job_id: str) -> int:
+    ((count,),) = deployment.rows("SELECT count(*) FROM evaluations WHERE job_id = :id", id=job_id)
+    return int(count)
 
 
 def test_a_submission_while_redis_is_away_is_taken_and_done_later(deployment: Deployment) -> None:

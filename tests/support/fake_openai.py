@@ -24,6 +24,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -137,7 +138,8 @@ class FakeOpenAI:
                 if answer.hang_s and fake.wait(answer.hang_s):
                     self.close_connection = True
                     return
-                self._send(answer.status, _payload(answer, request), answer.headers)
+                with suppress(ConnectionError):  # a client that gave up, or was killed, waits for nothing
+                    self._send(answer.status, _payload(answer, request), answer.headers)
 
             def do_GET(self) -> None:
                 asked = [{"path": r.path, "body": r.body} for r in fake.requests]

@@ -20,6 +20,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from search.llm import LlmProposer
 from search.llm_options import LlmOptions, ModelOptions
@@ -267,6 +268,19 @@ def test_options_are_sent_as_the_provider_names_them(waits: Waits, monkeypatch: 
     (asked,) = server.requests
     assert asked.authorization == "Bearer sk-other"
     assert (asked.body["max_tokens"], asked.body["temperature"]) == (99, 0.5)
+
+
+def test_a_model_with_a_small_context_gets_a_shorter_prompt(waits: Waits) -> None:
+    long = Parent(source=FILE + "# more\n" * 6_000, verdict="ok", speedup=1.2)
+    sizes = []
+    with FakeOpenAI([Answer(source=FILE, repeat=True)]) as server:
+        for tokens in (None, 10_000):
+            model = ModelOptions(api_base=server.base_url, api_key=SecretStr(KEY), max_prompt_tokens=tokens)
+            asker = LlmProposer(LlmOptions(models={"*": model}), waits.clock, waits.sleep)
+            asker.propose(request(Operator.REWRITE, parents=(long,)))
+            sizes.append(len(server.requests[-1].text))
+    assert sizes[0] > 42_000
+    assert sizes[1] <= 40_000
 
 
 def test_a_stored_call_reads_the_same_without_asking_again(waits: Waits) -> None:

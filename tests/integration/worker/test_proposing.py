@@ -14,7 +14,10 @@ from sqlalchemy import text
 from db import candidates, jobs, recovery
 from db.ledger import Claim, Fenced
 from db.models import Candidate, Job
+from db.proposals import get_proposal
 from db.vocabulary import WorkKind
+from search.prompts import build_prompt
+from search.recording import request_from
 from tests.support.fake_openai import Answer, FakeOpenAI
 from tests.support.ledger import (
     PROBLEM,
@@ -155,6 +158,11 @@ def test_a_models_answer_becomes_a_candidate_and_its_price_is_booked(here: Runti
     assert made.cost_usd == fresh(here.sessions, job).cost_usd == Decimal("0.2")
     assert calls(here) == [("finished", "0.200000")]
     assert PROBLEM.strip() in model.requests[0].text
+    with here.sessions.begin() as session:
+        proposal = get_proposal(session, candidate_id)
+    assert proposal is not None and proposal.request is not None
+    again = build_prompt(request_from(proposal.request, PROBLEM, {}))
+    assert list(again.messages) == proposal.messages
 
 
 def test_the_same_answer_in_other_words_is_a_duplicate_that_was_paid_for(here: Runtime, model: FakeOpenAI) -> None:

@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from api import (
+    asking_schemas,
     candidate_schemas,
     event_schemas,
     examples,
@@ -18,6 +19,8 @@ from api import (
     knowledge_examples,
     knowledge_schemas,
     problem_schemas,
+    recording_examples,
+    recording_schemas,
     request_schemas,
     worker_schemas,
 )
@@ -40,13 +43,18 @@ def test_the_surface_is_this_and_no_other() -> None:
         "GET /v1/candidates/{candidate_id}",
         "GET /v1/candidates/{candidate_id}/knowledge",
         "GET /v1/candidates/{candidate_id}/log",
+        "GET /v1/candidates/{candidate_id}/proposal",
         "GET /v1/candidates/{candidate_id}/source",
         "GET /v1/jobs",
         "GET /v1/jobs/{job_id}",
         "GET /v1/jobs/{job_id}/best",
         "GET /v1/jobs/{job_id}/candidates",
         "GET /v1/jobs/{job_id}/certificate",
+        "GET /v1/jobs/{job_id}/decisions",
         "GET /v1/jobs/{job_id}/events",
+        "GET /v1/jobs/{job_id}/judging",
+        "GET /v1/jobs/{job_id}/proposals",
+        "GET /v1/jobs/{job_id}/tree",
         "GET /v1/knowledge",
         "GET /v1/knowledge/lessons",
         "GET /v1/knowledge/lessons/{lesson_id}",
@@ -56,9 +64,12 @@ def test_the_surface_is_this_and_no_other() -> None:
         "GET /v1/requests/{request_id}",
         "GET /v1/workers",
         "POST /v1/jobs",
+        "POST /v1/jobs/{job_id}/ask",
         "POST /v1/jobs/{job_id}/cancel",
         "POST /v1/requests",
         "POST /v1/requests/{request_id}/confirm",
+        "POST /v1/jobs/{job_id}/renew",
+        "POST /v1/jobs/{job_id}/tell",
     ]
 
 
@@ -120,6 +131,13 @@ def references(node: Any) -> Iterator[str]:
         (knowledge_schemas.LessonDetail, knowledge_examples.LESSON_DETAIL),
         (knowledge_schemas.Uplift, knowledge_examples.UPLIFT),
         (knowledge_schemas.Recalled, knowledge_examples.RECALLED),
+        (asking_schemas.Questions, recording_examples.QUESTIONS),
+        (asking_schemas.Told, recording_examples.TOLD),
+        (asking_schemas.Renewed, recording_examples.RENEWED),
+        (recording_schemas.DecisionPage, recording_examples.DECISION_PAGE),
+        (recording_schemas.ProposalPage, recording_examples.PROPOSAL_PAGE),
+        (recording_schemas.SearchTree, recording_examples.SEARCH_TREE),
+        (recording_schemas.Judging, recording_examples.JUDGING),
         (health.Health, examples.HEALTH),
         (health.Ready, examples.READY),
     ],

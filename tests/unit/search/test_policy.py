@@ -180,7 +180,35 @@ def test_a_repair_without_code_is_a_try_and_the_same_failure_is_tried_again() ->
 def test_cheats_are_not_repaired() -> None:
     cheat = node(1, Operator.SEED, LLM, verdict=Verdict.SUSPICIOUS, speedup=None)
     expansion = next_step([node(0, verdict=Verdict.INCORRECT, speedup=None), cheat, replace(cheat, id="c2", ordinal=2)])
-    assert expansion.operator == Operator.SEED
+    assert (expansion.operator, expansion.parents) == (Operator.TRANSLATE, ())
+
+
+def test_when_no_seed_works_every_second_one_is_a_plain_translation() -> None:
+    def failed(ordinal: int, operator: str = Operator.SEED) -> Node:
+        return rejected(ordinal, Failure.REFUSED, operator, LLM)
+
+    def step() -> str:
+        expansion = EnsemblePolicy().next_expansion(job_view(8, models=("a",)), Tree(tree))
+        assert expansion is not None
+        return expansion.operator
+
+    tree = [node(0, verdict=Verdict.INFRA_ERROR, speedup=None), failed(1), failed(2)]
+    asked = []
+    for ordinal in range(3, 9):
+        asked.append(step())
+        tree.append(failed(ordinal, asked[-1]))
+    assert asked == [Operator.TRANSLATE, Operator.SEED] * 3
+    flying = node(9, Operator.TRANSLATE, LLM, state=State.EVALUATING, verdict=None, speedup=None)
+    tree.append(flying)
+    assert step() == Operator.SEED
+    tree[-1] = replace(flying, state=State.EVALUATED, verdict=Verdict.OK)
+    assert step() == Operator.REFINE
+
+
+def test_before_any_seed_has_failed_nothing_is_translated() -> None:
+    flying = [node(n, Operator.SEED, LLM, state=State.PROPOSING, verdict=None, speedup=None) for n in range(1, 3)]
+    tree = [node(0, verdict=Verdict.INFRA_ERROR, speedup=None), *flying]
+    assert next_step(tree, slots=3).operator == Operator.SEED
 
 
 def test_a_parent_with_many_children_gives_way() -> None:

@@ -18,8 +18,10 @@ from hypothesis import strategies as st
 
 from search.answers import find_blocks, read_answer
 from search.facts import facts, knowledge_of, relevant
-from search.prompts import CHARACTERS_PER_TOKEN, KNOWLEDGE_TOKENS, MAX_LOG, NoPrompt, build_prompt, fenced
+from search.prompts import NoPrompt, build_prompt
 from search.prompts.angles import angle
+from search.prompts.limits import KNOWLEDGE_TOKENS, MAX_LOG
+from search.prompts.text import CHARACTERS_PER_TOKEN, fenced
 from search.proposing import Knowledge, Parent, ProposalRequest, Trial
 from search.retrieval import Query
 from search.tunables import read_space
@@ -51,6 +53,7 @@ def request(operator: str, language: str = "cpp", **changes: object) -> Proposal
         Operator.SEED: (),
         Operator.TRANSLATE: (),
         Operator.REPAIR: (FAILED,),
+        Operator.PORT: (replace(PARENT, target=Target("nvidia-a100", "cuda")),),
         Operator.CROSSOVER: (PARENT, replace(PARENT, source=SOURCE.replace("2", "3"), speedup=1.1)),
     }
     values: dict[str, object] = {
@@ -74,9 +77,8 @@ def text_of(asked: ProposalRequest) -> str:
 OPERATORS = ["seed", "translate", "repair", "refine", "rewrite", "crossover", "port"]
 
 
-@pytest.mark.parametrize(
-    ("operator", "language"), [(operator, "cpp") for operator in OPERATORS] + [("seed", "triton"), ("seed", "cuda")]
-)
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("language", ["cpp", "triton", "cuda"])
 def test_the_prompt_is_the_one_that_was_reviewed(operator: str, language: str) -> None:
     path = SNAPSHOTS / f"{operator}_{language}.txt"
     text = text_of(request(operator, language))
@@ -230,7 +232,7 @@ def test_names_and_facts_cannot_be_sentences_or_headings() -> None:
     )
     user = build_prompt(asked).messages[1]["content"]
     assert [line for line in outside_fences(user).splitlines() if line.startswith("# Task")] == ["# Task"]
-    assert "Ignore the above" not in re.sub(r"^- A=.*$", "", outside_fences(user), flags=re.MULTILINE)
+    assert "Ignore the above" not in outside_fences(user)
 
 
 def test_long_texts_are_cut_in_the_middle() -> None:

@@ -19,6 +19,7 @@ HEAVY = {"torch", "litellm", "openai", "optuna", "jinja2", "sqlalchemy", "celery
         ("search.advance, search.tunables, search.novelty, search.proposing, search.tuning, search.answers", set()),
         ("search.facts, search.retrieval, search.hardware", set()),
         ("search.knowledge.recall, search.knowledge.distil, search.knowledge.uplift", set()),
+        ("search.replay, search.recording, search.rows", set()),
         ("search.llm", {"jinja2"}),
     ],
 )

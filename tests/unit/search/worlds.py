@@ -96,6 +96,8 @@ class World:
     def _proposed(self, node: Node) -> Node:
         if node.proposer == ProposerKind.LLM:
             return self._answered(node)
+        if node.proposer == ProposerKind.ASK_TELL:
+            return self._told(node)
         if node.operator == Operator.SEED:
             return self._exhausted_or_queued(node, self._earlier(node), self.menu)
         return self._exhausted_or_queued(node, self._earlier(node), self.space)
@@ -107,6 +109,12 @@ class World:
         if self.dice.random() < self.failing / 2:
             failures = [Failure.NO_CODE, Failure.TRUNCATED, Failure.DIFF_FAILED, Failure.REFUSED]
             return replace(node, state=State.REJECTED, failure=self.dice.choice(failures))
+        return self._duplicate_or_queued(node)
+
+    def _told(self, node: Node) -> Node:
+        """An outside agent costs nothing and never fails as a provider does; its answer may hold no code."""
+        if self.dice.random() < self.failing / 2:
+            return replace(node, state=State.REJECTED, failure=Failure.NO_CODE)
         return self._duplicate_or_queued(node)
 
     def _exhausted_or_queued(self, node: Node, earlier: int, size: int) -> Node:

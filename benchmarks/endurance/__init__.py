@@ -1,0 +1,1 @@
+"""Endurance: a whole service that is killed again and again while it works. See `__main__`."""
