@@ -24,6 +24,7 @@ class Candidate(Resource):
     failure: str | None
     failure_detail: str | None
     duplicate_of: str | None
+    """The candidate that this one is again: its verdict holds for both, and no device time was spent on this one."""
     cost_usd: Usd
     created_at: UtcTime
     verdict: Verdict | None
@@ -37,11 +38,32 @@ class Candidate(Resource):
     links: dict[str, str]
 
 
+class Duplicate(Resource):
+    """What is known of the candidate that this one is again; null where it is not judged yet."""
+
+    candidate_id: str
+    ordinal: int
+    verdict: Verdict | None
+    speedup: float | None
+
+
+class TuningRecord(Resource):
+    """What a `tune` measured before its best configuration became this candidate: how many configurations, and each
+    one's parameters, verdict and ratios (how much faster than the parent, by workload)."""
+
+    configurations: int
+    gpu_s: float
+    wall_s: float
+    trials: list[dict[str, Any]]
+
+
 class CandidateDetail(Candidate):
     """With the source and the judge's whole report: checks, workloads, samples, profile, environment, log."""
 
     source: str | None
     report: dict[str, Any] | None
+    duplicate: Duplicate | None
+    tuning: TuningRecord | None
 
 
 class CandidatePage(Resource):

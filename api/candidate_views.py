@@ -8,6 +8,7 @@ from api.candidate_schemas import Candidate, CandidateDetail
 from api.job_views import ci95
 from db.listing import CandidateRow
 from db.models import Evaluation
+from db.tuning_models import Tuning
 
 
 def candidate_view(row: CandidateRow) -> Candidate:
@@ -15,10 +16,32 @@ def candidate_view(row: CandidateRow) -> Candidate:
     return Candidate.model_validate(_fields(row))
 
 
-def candidate_detail(row: CandidateRow) -> CandidateDetail:
-    """The resource with source and report."""
-    report = row.evaluation.report if row.evaluation else None
-    return CandidateDetail.model_validate(_fields(row) | {"source": row.candidate.source, "report": report})
+def candidate_detail(
+    row: CandidateRow, twin: CandidateRow | None = None, tuning: Tuning | None = None
+) -> CandidateDetail:
+    """The resource with source and report; with the candidate that it is again, and what tuning measured for it."""
+    more = {
+        "source": row.candidate.source,
+        "report": row.evaluation.report if row.evaluation else None,
+        "duplicate": _duplicate(twin) if twin else None,
+        "tuning": _tuning(tuning) if tuning else None,
+    }
+    return CandidateDetail.model_validate(_fields(row) | more)
+
+
+def _duplicate(twin: CandidateRow) -> dict[str, Any]:
+    found = twin.evaluation
+    return {
+        "candidate_id": twin.candidate.id,
+        "ordinal": twin.candidate.ordinal,
+        "verdict": found.verdict if found else None,
+        "speedup": found.speedup if found else None,
+    }
+
+
+def _tuning(tuning: Tuning) -> dict[str, Any]:
+    trials = tuning.measured.get("trials") or []
+    return {"configurations": len(trials), "gpu_s": tuning.gpu_s, "wall_s": tuning.wall_s, "trials": trials}
 
 
 def _fields(row: CandidateRow) -> dict[str, Any]:

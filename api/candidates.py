@@ -15,7 +15,7 @@ from api.errors import NoBestYet, NoLog, NoSource, UnknownCandidate, UnknownJob,
 from api.negotiation import negotiate
 from api.openapi import answers, example
 from api.paging import Cursor, Limit, link_next
-from db import jobs, listing
+from db import jobs, listing, tunings
 from db.paging import InvalidCursor
 from db.vocabulary import CandidateState, Verdict
 
@@ -124,7 +124,8 @@ def _candidate(session: Session, candidate_id: str) -> CandidateDetail:
     row = listing.get_candidate(session, candidate_id)
     if row is None:
         raise UnknownCandidate
-    return candidate_detail(row)
+    twin = listing.get_candidate(session, row.candidate.duplicate_of) if row.candidate.duplicate_of else None
+    return candidate_detail(row, twin, tunings.tuning_of(session, candidate_id))
 
 
 def _source(candidate: CandidateDetail) -> str:

@@ -199,6 +199,8 @@ CANDIDATE_DETAIL: dict[str, Any] = CANDIDATE | {
         "baselines_us": {"eager": 118.2, "compile": 96.4},
         "speedups": {"eager": 2.83, "compile": 2.31},
     },
+    "duplicate": None,
+    "tuning": None,
 }
 
 CERTIFICATE: dict[str, Any] = {

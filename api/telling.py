@@ -11,14 +11,14 @@ from sqlalchemy.orm import Session
 
 from api.asking_schemas import RenewBody, Renewed, TellBody, Told
 from api.errors import JobEnded, StaleToken, ToldBefore, UnknownJob, UnknownQuestion, invalid
-from db import asks, candidates, events, jobs
+from db import asks, candidates, duplicates, events, jobs
 from db.candidates import Proposed
 from db.ledger import Claim
 from db.models import Candidate, Job
 from db.recording_models import Ask
 from db.vocabulary import Failure, target_queue
 from search.answers import DEFINES_CANDIDATE, read_answer
-from search.novelty import source_hash
+from search.novelty import NOVEL_OPERATORS, nearest, source_hash
 from search.proposing import Proposal
 from search.tunables import read_space
 
@@ -113,7 +113,15 @@ def _store(session: Session, claim: Claim, job: Job, proposal: Proposal) -> None
         params=proposal.params,
         tunable=read_space(proposal.source) is not None,
     )
-    candidates.store_proposal(session, claim, proposed, queue=target_queue(job.hardware))
+    near = _near(session, claim, proposal.source)
+    candidates.store_proposal(session, claim, proposed, queue=target_queue(job.hardware), near=near)
+
+
+def _near(session: Session, claim: Claim, source: str) -> tuple[str, float] | None:
+    """The accepted candidate that this one is nearly, where something new was asked for."""
+    if session.get_one(Candidate, claim.candidate).operator not in NOVEL_OPERATORS:
+        return None
+    return nearest(source, duplicates.accepted_sources(session, claim.job_id).items())
 
 
 def _told(session: Session, ask: Ask) -> Told:

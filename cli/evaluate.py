@@ -136,3 +136,5 @@ def _print(report: dict[str, Any], *, as_json: bool) -> None:
     if report["timed"]:
         gain = f"{speedup(report['speedup'])} {interval(report['ci95'])}"
         typer.echo(f"  all workloads: {gain} over the fastest baseline")
+    if "primary" in report["profile"]:
+        typer.echo(f"  bound by {report['profile']['bound']}: {report['profile']['primary']}")

@@ -228,6 +228,8 @@ class CandidateDetail(Candidate):
 
     source: str | None
     report: dict[str, Any] | None
+    duplicate: dict[str, Any] | None
+    tuning: dict[str, Any] | None
 
 
 class Event(TypedDict):

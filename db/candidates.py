@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
-from sqlalchemy import cast, func, literal, select, update
+from sqlalchemy import case, cast, func, literal, select, update
 from sqlalchemy.dialects.postgresql import JSONB, JSONPATH
 from sqlalchemy.orm import Session
 
@@ -21,6 +21,7 @@ from db.ledger import Claim
 from db.listing import CandidateRow, Sort, get_candidate, list_candidates
 from db.models import Candidate, Evaluation, Job
 from db.storable import storable_json, storable_text
+from db.tuning_models import Tuning
 from db.vocabulary import CandidateState, EventType, Failure, WorkKind
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "list_candidates",
     "load_tree",
     "reject_candidate",
+    "reject_duplicate",
     "reject_unsettled",
     "start_evaluation",
     "store_evaluation",
@@ -88,6 +90,8 @@ class TreeRow:
     gpu_s: float
     sol_fractions: tuple[float, ...]
     """Of the speed of light, for each workload of which the judge knows it."""
+    bound: str | None
+    """What its profile says holds it back: memory, compute, latency or overhead."""
 
 
 def add_candidates(session: Session, job: Job, new: Sequence[NewCandidate]) -> list[str]:
@@ -131,10 +135,13 @@ def _add(session: Session, job: Job, ordinal: int, new: NewCandidate) -> str:
     return candidate_id
 
 
-def store_proposal(session: Session, claim: Claim, proposed: Proposed, *, queue: str) -> CandidateState:
+def store_proposal(
+    session: Session, claim: Claim, proposed: Proposed, *, queue: str, near: tuple[str, float] | None = None
+) -> CandidateState:
     """Finish a `propose` with a source: queue its evaluation on `queue`, or reject it as a duplicate.
 
-    A source that an earlier candidate of the job has (normalised) costs no evaluation. Raises Fenced.
+    A source that an earlier candidate of the job has (normalised) costs no evaluation, nor does one that is `near`
+    another (its id, and how alike they are). Raises Fenced.
     """
     candidate = _settle(session, claim)
     candidate.source, candidate.source_hash = storable_text(proposed.source), proposed.source_hash
@@ -142,10 +149,12 @@ def store_proposal(session: Session, claim: Claim, proposed: Proposed, *, queue:
     candidate.params = storable_json(proposed.params) if proposed.params is not None else None
     candidate.tunable = proposed.tunable
     twin = _twin(session, candidate, proposed.source_hash)
+    detail = "the same source as"
+    if twin is None and near is not None:
+        twin, detail = session.get_one(Candidate, near[0]), f"nearly the same source ({near[1]:.0%} alike) as"
     if twin is not None:
         candidate.duplicate_of = twin.id
-        detail = f"the same source as candidate {twin.ordinal} of this job"
-        _reject(session, candidate, Failure.DUPLICATE, detail)
+        _reject(session, candidate, Failure.DUPLICATE, f"{detail} candidate {twin.ordinal} of this job")
         return CandidateState.REJECTED
     candidate.state = CandidateState.QUEUED.value
     session.flush()
@@ -162,6 +171,14 @@ def store_proposal(session: Session, claim: Claim, proposed: Proposed, *, queue:
     events.append(session, claim.job_id, EventType.CANDIDATE_PROPOSED, data)
     jobs.enqueue_advance(session, claim.job_id, priority=job.priority)
     return CandidateState.QUEUED
+
+
+def reject_duplicate(session: Session, claim: Claim, twin: Candidate, detail: str) -> None:
+    """Finish a `propose` or an `evaluate` whose candidate is another one again: it has that one's verdict, and takes no
+    device time. Raises Fenced."""
+    candidate = _settle(session, claim)
+    candidate.duplicate_of = twin.id
+    _reject(session, candidate, Failure.DUPLICATE, detail)
 
 
 def _settle(session: Session, claim: Claim) -> Candidate:
@@ -226,6 +243,9 @@ def add_cost(session: Session, candidate_id: str, cost_usd: Decimal) -> None:
         )
 
 
+_IN_FLIGHT: Final = (CandidateState.PROPOSING.value, CandidateState.QUEUED.value, CandidateState.EVALUATING.value)
+_GPU_S: Final = func.coalesce(Evaluation.gpu_s, 0.0) + func.coalesce(Tuning.gpu_s, 0.0)
+"""Of a candidate in flight it counts as none, so that what an advance saw follows from the events alone."""
 _SOL_FRACTIONS: Final = cast(literal("$.workloads[*].sol_fraction ? (@ > 0)"), JSONPATH)
 
 
@@ -248,10 +268,12 @@ def load_tree(session: Session, job_id: str) -> list[TreeRow]:
             Candidate.source_hash,
             Candidate.plan,
             Candidate.cost_usd,
-            func.coalesce(Evaluation.gpu_s, 0.0).label("gpu_s"),
+            case((Candidate.state.in_(_IN_FLIGHT), 0.0), else_=_GPU_S).label("gpu_s"),
             func.jsonb_path_query_array(Evaluation.report, _SOL_FRACTIONS, type_=JSONB).label("sol_fractions"),
+            Evaluation.report[("profile", "bound")].astext.label("bound"),
         )
         .outerjoin(Evaluation, Evaluation.candidate_id == Candidate.id)
+        .outerjoin(Tuning, Tuning.candidate_id == Candidate.id)
         .where(Candidate.job_id == job_id)
         .order_by(Candidate.ordinal)
     )

@@ -7,7 +7,9 @@ import threading
 import time
 from typing import Literal
 
-Prefix = Literal["job", "cand", "eval", "work", "call", "worker", "kernel", "adm", "cert", "key", "request", "lesson"]
+Prefix = Literal[
+    "job", "cand", "eval", "work", "call", "worker", "kernel", "adm", "cert", "key", "request", "lesson", "tune"
+]
 
 _lock = threading.Lock()
 _last = 0

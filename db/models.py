@@ -198,6 +198,8 @@ class Candidate(Base):
     tunable: Mapped[bool] = mapped_column(server_default=text("false"))
     source: Mapped[str | None]
     source_hash: Mapped[str | None]
+    artefact_hash: Mapped[str | None]
+    """Of what it was built into and of the Python around that; None where nothing was built before it ran."""
     state: Mapped[str] = mapped_column(server_default=text("'proposing'"))
     failure: Mapped[str | None]
     failure_detail: Mapped[str | None]

@@ -53,6 +53,14 @@ class Settings(BaseSettings):
     request_model: str | None = None
     """Writes the reference for a request in plain words that no bundled problem fits, in litellm's spelling."""
 
+    tune_configurations: int = Field(default=24, ge=0)
+    """Configurations that one `tune` measures before the best is judged; 0 judges each as a candidate of its own."""
+    tune_wall_s: float = Field(default=20.0, gt=0)
+    """After so many seconds a `tune` measures no more of them."""
+
+    profile_candidates: bool = True
+    """Whether workers look for the bottleneck of what they accept, for the prompts of its children: 1 to 3 s each."""
+
     @property
     def home_path(self) -> Path:
         """The home with `~` resolved."""

@@ -27,6 +27,8 @@ class Parent:
     """The tail of the compiler's or the runner's output."""
     workloads: Sequence[Mapping[str, Any]] = ()
     """The judge's `workloads`: name, latency_us, baselines_us, speedup."""
+    diagnosis: str | None = None
+    """What its profile found, most important lines first: where it stands, the bottleneck, what may come next."""
     id: str | None = None
     target: Target | None = None
     """What it was written for, where that is not what the request asks for."""

@@ -47,6 +47,8 @@ class TreeRow(Protocol):
     def gpu_s(self) -> float: ...
     @property
     def sol_fractions(self) -> tuple[float, ...]: ...
+    @property
+    def bound(self) -> str | None: ...
 
 
 def node(row: TreeRow) -> Node:
@@ -69,4 +71,5 @@ def node(row: TreeRow) -> Node:
         cost_usd=row.cost_usd,
         gpu_s=row.gpu_s,
         sol_fraction=geometric_mean(row.sol_fractions) if row.sol_fractions else None,
+        bottleneck=row.bound,
     )

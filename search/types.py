@@ -205,6 +205,8 @@ class Node:
     gpu_s: float = 0.0
     sol_fraction: float | None = None
     """Of the speed of light, as the geometric mean over the workloads for which the judge knows it."""
+    bottleneck: str | None = None
+    """What its profile says holds it back: `memory`, `compute`, `latency` or `overhead`; None without a profile."""
 
     @property
     def in_flight(self) -> bool:

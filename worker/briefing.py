@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from sqlalchemy import and_, func, select
 from sqlalchemy.orm import Session
@@ -126,8 +127,16 @@ def _as_parent(row: CandidateRow) -> Parent:
         plan=row.candidate.plan,
         log=found.report.get("log"),
         workloads=tuple(found.report.get("workloads") or ()),
+        diagnosis=_diagnosis(found.report),
         id=row.candidate.id,
     )
+
+
+def _diagnosis(report: Mapping[str, Any]) -> str | None:
+    """A profile's words; None for reports without one."""
+    profile = report.get("profile")
+    text = profile.get("text") if isinstance(profile, Mapping) else None
+    return text if isinstance(text, str) and text else None
 
 
 def _trials(session: Session, candidate: Candidate) -> Sequence[Trial]:

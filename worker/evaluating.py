@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import structlog
 
-from db import candidates, events, jobs, ledger, recovery
+from db import candidates, duplicates, events, jobs, ledger, recovery
 from db.admissions import refusal
 from db.ledger import Claim
-from db.models import Job
+from db.models import Candidate, Job
 from db.vocabulary import StopReason, Verdict
 from worker.heartbeat import Lease
+from worker.judge.client import Judge, JudgeFailed
 from worker.judge.report import EvaluationRequest
 from worker.judge.verdict import ReferenceFailed
 from worker.requests import judge_request
@@ -33,12 +34,17 @@ def evaluate(here: Runtime, claim: Claim) -> None:
         with Lease(
             here.sessions, claim, interrupt=judge.abort, lease_s=settings.lease_s, renew_s=settings.renew_s
         ) as lease:
-            report = judge.evaluate(request)
+            twin = _twin(here, claim, judge, request)
+            report = None if twin or lease.interrupted else judge.evaluate(request)
     except ReferenceFailed as error:
         lease.check()
         _end_job(here, claim, str(error))
         return
+    if twin is not None:
+        log.info("candidate.duplicate", duplicate_of=twin)
+        return
     lease.check()
+    assert report is not None, "an interrupted lease has raised"
     if report["verdict"] == Verdict.INFRA_ERROR:
         with here.transaction() as session:
             reason = str(report.get("reason"))
@@ -54,6 +60,30 @@ def _request(here: Runtime, claim: Claim) -> EvaluationRequest:
     with here.transaction() as session:
         candidate = candidates.start_evaluation(session, claim)
         return judge_request(session, session.get_one(Job, claim.job_id), candidate)
+
+
+def _twin(here: Runtime, claim: Claim, judge: Judge, request: EvaluationRequest) -> str | None:
+    """Reject the candidate where an earlier one of its job was built into the same, and name that one.
+
+    No device is used for it. A machine that fails here fails at the judgement too, which says so.
+    """
+    try:
+        built = judge.fingerprint(request)
+    except JudgeFailed:
+        return None
+    if built is None:
+        return None
+    with here.transaction() as session:
+        events.lock_job(session, claim.job_id)
+        ledger.hold(session, claim)
+        candidate = session.get_one(Candidate, claim.candidate, populate_existing=True)
+        candidate.artefact_hash = built
+        twin = duplicates.built_twin(session, candidate, built)
+        if twin is None:
+            return None
+        detail = f"built into the same as candidate {twin.ordinal} of this job"
+        candidates.reject_duplicate(session, claim, twin, detail)
+        return twin.id
 
 
 def _end_job(here: Runtime, claim: Claim, reason: str) -> None:

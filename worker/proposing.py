@@ -5,24 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import structlog
+from sqlalchemy.orm import Session
 
-from db import candidates
+from db import candidates, duplicates, events, ledger, recovery, tunings
 from db.budgets import BudgetSpent
 from db.candidates import Proposed
 from db.ledger import Claim
 from db.proposals import CALL_KEY
 from db.vocabulary import Failure, Operator, Proposer, target_queue
-from search.novelty import source_hash
+from search.novelty import NOVEL_OPERATORS, nearest, source_hash
 from search.porting import port_as_it_is
 from search.proposing import Proposal
 from search.recording import request_record
 from search.tunables import read_space
-from search.tuning import propose_tuning
 from worker.briefing import Brief, read_brief
 from worker.builtin_process import BuiltinProcess
+from worker.evaluating import INFRA_RETRY_S
 from worker.heartbeat import Lease
+from worker.judge.client import JudgeFailed
 from worker.paying import find_paid, pay
 from worker.runtime import Runtime
+from worker.tuning import tune
 
 log = structlog.get_logger(__name__)
 
@@ -35,6 +38,9 @@ def propose(here: Runtime, claim: Claim) -> None:
     """
     with here.transaction() as session:
         brief = read_brief(session, claim)
+    if brief.request.operator == Operator.TUNE and brief.proposer == Proposer.BUILTIN:
+        _tune(here, claim, brief)
+        return
     proposal = _proposal(here, claim, brief)
     _store(here, claim, brief, proposal)
 
@@ -42,11 +48,21 @@ def propose(here: Runtime, claim: Claim) -> None:
 def _proposal(here: Runtime, claim: Claim, brief: Brief) -> Proposal:
     if brief.proposer == Proposer.LLM:
         return _by_llm(here, claim, brief)
-    if brief.request.operator == Operator.TUNE:
-        return propose_tuning(brief.request)
     if brief.request.operator == Operator.PORT:
         return port_as_it_is(brief.request)
     return _by_builtin(here, claim, brief)
+
+
+def _tune(here: Runtime, claim: Claim, brief: Brief) -> None:
+    """A fault of the machine gives the work back without counting the attempt, as where a candidate is judged."""
+    try:
+        tuned = tune(here, claim, brief)
+    except JudgeFailed as failed:
+        with here.transaction() as session:
+            recovery.give_back(session, claim, str(failed), delay_s=INFRA_RETRY_S, count_attempt=False)
+        log.warning("tuning.returned", reason=str(failed))
+        return
+    _store(here, claim, brief, tuned.proposal, tuned.tuning)
 
 
 def _by_builtin(here: Runtime, claim: Claim, brief: Brief) -> Proposal:
@@ -96,8 +112,14 @@ def _nothing() -> None:
     """There is nothing to interrupt: a call in flight is paid for either way."""
 
 
-def _store(here: Runtime, claim: Claim, brief: Brief, proposal: Proposal) -> None:
+def _store(
+    here: Runtime, claim: Claim, brief: Brief, proposal: Proposal, tuning: tunings.NewTuning | None = None
+) -> None:
     with here.transaction() as session:
+        if tuning is not None:
+            events.lock_job(session, claim.job_id)
+            ledger.hold(session, claim)
+            tunings.store_tuning(session, claim.candidate, tuning)
         if proposal.source is None:
             failure = proposal.failure or Failure.NO_CODE
             candidates.reject_candidate(session, claim, str(failure), proposal.detail)
@@ -110,5 +132,13 @@ def _store(here: Runtime, claim: Claim, brief: Brief, proposal: Proposal) -> Non
             params=proposal.params,
             tunable=read_space(proposal.source) is not None,
         )
-        state = candidates.store_proposal(session, claim, proposed, queue=target_queue(brief.hardware))
+        near = _near(session, claim, brief, proposal.source)
+        state = candidates.store_proposal(session, claim, proposed, queue=target_queue(brief.hardware), near=near)
     log.info("candidate.proposed", state=state.value, plan=proposal.plan)
+
+
+def _near(session: Session, claim: Claim, brief: Brief, source: str) -> tuple[str, float] | None:
+    """The accepted candidate that this one is nearly, where something new was promised; built-in seeds never repeat."""
+    if brief.proposer == Proposer.BUILTIN or brief.request.operator not in NOVEL_OPERATORS:
+        return None
+    return nearest(source, duplicates.accepted_sources(session, claim.job_id).items())

@@ -39,7 +39,10 @@ class Runtime:
     def judge(self, hardware: str) -> Judge:
         """The judge for this hardware: one process that is reused from task to task."""
         if hardware not in self._judges:
-            options = JudgeOptions(self.settings.home_path, hardware, self.settings.minimum_sandbox)
+            settings = self.settings
+            options = JudgeOptions(
+                settings.home_path, hardware, settings.minimum_sandbox, profile=settings.profile_candidates
+            )
             self._judges[hardware] = Judge(options)
         return self._judges[hardware]
 

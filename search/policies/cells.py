@@ -1,8 +1,8 @@
 """Cells of kernels: what holds a kernel back, by the family of its algorithm. Kernels in two cells are different ideas.
 
-Neither is stored: both are derived from what the tree carries. The bottleneck is a class of the kernel's fraction of
-the speed of light, the family what the plan of the last large step says, or else the direction that its prompt asked
-for. Small steps (repair, refine, tune) stay in the family that they come from.
+The bottleneck is what the kernel's profile found; without a profile a class of its fraction of the speed of light
+stands in. The family is what the plan of the last large step says, or else the direction that its prompt asked for.
+Small steps (repair, refine, tune) stay in the family that they come from.
 
 Representatives for such cells, in place of a grid of code lengths: AdaExplore (arXiv 2604.16625) and KernelBand
 (arXiv 2511.18868), which clusters kernels by profile.
@@ -27,8 +27,12 @@ SMALL_STEPS = frozenset({Operator.REPAIR, Operator.REFINE, Operator.TUNE})
 
 
 class Bottleneck(StrEnum):
-    """What holds a kernel back, as far as the clock alone can tell."""
+    """What holds a kernel back: four classes of its profile, or else as far as the clock alone can tell."""
 
+    MEMORY = "memory"
+    COMPUTE = "compute"
+    LATENCY = "latency"
+    OVERHEAD = "overhead"
     NEAR_ROOF = "near_roof"
     BELOW_ROOF = "below_roof"
     FAR_FROM_ROOF = "far_from_roof"
@@ -88,8 +92,13 @@ def cell_of(tree: Tree, node: Node, language: str) -> Cell:
     return Cell(bottleneck_of(node), family_of(tree, node, language))
 
 
+PROFILED = frozenset({Bottleneck.MEMORY, Bottleneck.COMPUTE, Bottleneck.LATENCY, Bottleneck.OVERHEAD})
+
+
 def bottleneck_of(node: Node) -> Bottleneck:
-    """What holds it back, by its fraction of the speed of light."""
+    """What holds it back, by its profile, or else by its fraction of the speed of light."""
+    if node.bottleneck in PROFILED:
+        return Bottleneck(node.bottleneck)
     if node.sol_fraction is None:
         return Bottleneck.UNKNOWN
     if node.sol_fraction >= NEAR_ROOF:

@@ -22,9 +22,11 @@ from typing import TYPE_CHECKING, Any
 from search.prompts.angles import angle
 from search.prompts.limits import (
     KNOWLEDGE_TOKENS,
+    LEAN_PROFILE_LINES,
     MAX_FACTS,
     MAX_LOG,
     MAX_PLAN,
+    MAX_PROFILE,
     MAX_TITLE,
     MAX_TRIALS,
     MAX_WORKLOADS,
@@ -39,10 +41,12 @@ from search.types import Operator
 if TYPE_CHECKING:
     import jinja2
 
-VERSION = "2026-11-4"
+VERSION = "2026-11-5"
 
 RICH = frozenset({Operator.REPAIR, Operator.REFINE, Operator.CROSSOVER, Operator.PORT})
 EDITING = frozenset({Operator.REFINE, Operator.REPAIR})
+PROFILED = frozenset({Operator.REFINE, Operator.REWRITE, Operator.CROSSOVER})
+"""Told what a profile found. A port's parent was profiled on other hardware, and a repair's was not."""
 LANGUAGE_NAMES = {"cpp": "C++", "triton": "Triton", "cuda": "CUDA C++"}
 
 
@@ -120,7 +124,7 @@ def values_of(
         "op_family": word(request.op_family or ""),
         "operator": request.operator,
         "reference": fenced(request.problem_source, limits.reference, "python"),
-        "candidates": [_candidate(parent, request.operator in RICH, limits) for parent in parents],
+        "candidates": [_candidate(parent, request.operator, limits) for parent in parents],
         "trials": _trials(request),
         "angle": angle(request.target.language, request.ordinal),
         "edits": request.operator in EDITING and bool(parents) and not request.whole_file and not cut,
@@ -144,7 +148,8 @@ def _known(knowledge: Sequence[Knowledge], tokens: int) -> dict[str, list[dict[s
     return {"known_facts": facts, "known_notes": notes}
 
 
-def _candidate(parent: Parent, rich: bool, limits: Limits) -> dict[str, Any]:
+def _candidate(parent: Parent, operator: str, limits: Limits) -> dict[str, Any]:
+    rich = operator in RICH
     said = "\n".join(part for part in (parent.reason, parent.log) if part)
     return {
         "source": fenced(parent.source, limits.source, "python"),
@@ -154,7 +159,17 @@ def _candidate(parent: Parent, rich: bool, limits: Limits) -> dict[str, Any]:
         "workloads": _workloads(parent.workloads) if rich else [],
         "report": fenced(said, limits.log, "text") if rich and said else "",
         "plan": fenced(parent.plan, MAX_PLAN, "text") if rich and parent.plan else "",
+        "diagnosis": _diagnosis(parent, operator, min(MAX_PROFILE, limits.log)),
     }
+
+
+def _diagnosis(parent: Parent, operator: str, limit: int) -> str:
+    """A profile quotes the candidate's source and its compiler, so all of it is fenced."""
+    if operator not in PROFILED or not parent.diagnosis:
+        return ""
+    lines = parent.diagnosis.splitlines()
+    shown = lines if operator == Operator.REFINE else lines[:LEAN_PROFILE_LINES]
+    return fenced("\n".join(shown), limit, "text")
 
 
 def _origin(parent: Parent) -> str:

@@ -23,6 +23,10 @@ MAX_LOG = 6_000
 """By `text.weight`. A candidate that is cut can be rewritten and not edited."""
 
 MAX_PLAN = 1_000
+MAX_PROFILE = 2_000
+"""A profile writes up to 1,800 (`worker.profile.words`)."""
+LEAN_PROFILE_LINES = 2
+"""Of a profile, for prompts that explore: where the kernel stands, and its bottleneck."""
 MAX_TITLE = 120
 MAX_FACTS = 40
 MAX_TRIALS = 12

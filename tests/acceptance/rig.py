@@ -80,6 +80,7 @@ class Deployment:
             "KERNELWRIGHT_REDIS_URL": self.valkey.url,
             "KERNELWRIGHT_LEASE_S": str(LEASE_S),
             "KERNELWRIGHT_RENEW_S": "0.5",
+            "KERNELWRIGHT_TUNE_CONFIGURATIONS": "2",
             "KERNELWRIGHT_LLM_MODELS": str(self._models),
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         }
@@ -203,7 +204,7 @@ class Deployment:
         used = self.rows(
             "SELECT (SELECT coalesce(sum(gpu_s), 0) FROM evaluations WHERE job_id = :id)"
             " + (SELECT coalesce(sum((document->'judge'->>'device_held_s')::float), 0) FROM certificates"
-            " WHERE job_id = :id)",
+            " WHERE job_id = :id) + (SELECT coalesce(sum(gpu_s), 0) FROM tunings WHERE job_id = :id)",
             id=job_id,
         )
         counted = self.rows("SELECT gpu_s FROM jobs WHERE id = :id", id=job_id)

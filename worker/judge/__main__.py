@@ -1,7 +1,7 @@
 """The judge process: one JSON request a line on standard input, one JSON answer a line on standard output.
 
-Started by `worker.judge.client.Judge` as `python -m worker.judge HOME HARDWARE MINIMUM_SANDBOX`. It has no database, no
-network and no secrets; logs go to standard error. It ends when its standard input closes.
+Started by `worker.judge.client.Judge` as `python -m worker.judge HOME HARDWARE MINIMUM_SANDBOX [eager] [no-profile]`.
+It has no database, no network and no secrets; logs go to standard error. It ends when its standard input closes.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a reference prints goes to the log, not between the answers
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    home, hardware, minimum, *eager = sys.argv[1:]
-    referee = Referee(RefereeOptions(Path(home), hardware, minimum, eager_only=bool(eager)))
+    home, hardware, minimum, *switches = sys.argv[1:]
+    options = RefereeOptions(
+        Path(home), hardware, minimum, eager_only="eager" in switches, profile="no-profile" not in switches
+    )
+    referee = Referee(options)
     try:
         for line in sys.stdin:
             answers.write(json.dumps(_answer(referee, json.loads(line))) + "\n")
@@ -42,6 +45,13 @@ def main() -> None:
 def _ask(referee: Referee, question: str, what: dict[str, Any]) -> dict[str, Any]:
     if question == "admit":
         return {"report": referee.admit(**what)}
+    if question == "measure":
+        return {"report": referee.measure(EvaluationRequest(**what["request"]), what["source"])}
+    if question == "fingerprint":
+        return {"report": {"fingerprint": referee.fingerprint(what["source"])}}
+    if question == "rest":
+        referee.rest()
+        return {"report": {}}
     if question == "certify":
         return {"report": referee.certify(EvaluationRequest(**what))}
     return {"report": referee.evaluate(EvaluationRequest(**what)).to_json()}

@@ -42,6 +42,8 @@ class JudgeOptions:
     eager_only: bool = False
     """Race no compiled baseline: for those who ask for verdicts alone (compiling takes 20 s a problem on a CPU, a
     minute on a GPU)."""
+    profile: bool = True
+    """Look for the bottleneck of accepted candidates (1 to 3 s each on a CPU)."""
 
 
 class JudgeFailed(Exception):
@@ -83,6 +85,26 @@ class Judge:
             return self._ask("certify", request.to_json(), request.problem_source)
         except JudgeFailed as failed:
             return _infra_error(request, str(failed))
+
+    def fingerprint(self, request: EvaluationRequest) -> str | None:
+        """What the candidate is once it is built (`worker.judge.artefacts`), or None where nobody can say before it
+        runs. Takes no device time. Raises JudgeFailed when the machine failed."""
+        what = {"source": request.candidate_source}
+        found: str | None = self._ask("fingerprint", what, request.problem_source)["fingerprint"]
+        return found
+
+    def measure(self, request: EvaluationRequest, source: str) -> dict[str, Any]:
+        """A configuration of a judged candidate (`request`'s), measured quickly: `worker.judge.tuning.Measurement` as
+        JSON. Its runner stays for the next configuration until `rest`, or until anything else is asked of this problem.
+
+        Raises ReferenceFailed when the problem itself cannot be judged, JudgeFailed when the machine failed.
+        """
+        what = {"request": request.to_json(), "source": source}
+        return self._ask("measure", what, request.problem_source)
+
+    def rest(self, problem_source: str) -> None:
+        """Measuring is over: give its runner back. Raises JudgeFailed when the machine failed."""
+        self._ask("rest", {}, problem_source)
 
     def admit(self, problem_source: str, problem_name: str) -> dict[str, Any]:
         """The admission test of a problem (`worker.judge.reference.findings.Admission`) as JSON.
@@ -138,7 +160,8 @@ class Judge:
         paths = [str(_PROJECT_ROOT), *filter(None, [environment.get("PYTHONPATH")])]
         environment |= STEADY_ALLOCATOR | {"PYTHONPATH": os.pathsep.join(paths), "HOME": str(self._options.home)}
         options = self._options
-        arguments = [str(options.home), options.hardware, options.minimum_sandbox, *["eager"][: options.eager_only]]
+        switches = [name for name, on in (("eager", options.eager_only), ("no-profile", not options.profile)) if on]
+        arguments = [str(options.home), options.hardware, options.minimum_sandbox, *switches]
         return subprocess.Popen(
             [sys.executable, "-m", "worker.judge", *arguments],
             stdin=subprocess.PIPE,

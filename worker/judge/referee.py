@@ -6,7 +6,6 @@ request ► intake (parse) ► runner (load; builds by the broker) ► verify (`
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import random
 import secrets
@@ -18,7 +17,7 @@ from typing import Any
 import structlog
 import torch
 
-from worker.judge import ahead, environment
+from worker.judge import ahead, artefacts, environment
 from worker.judge.baselines import Baselines, Record
 from worker.judge.certificate.certify import certify
 from worker.judge.certificate.parts import RefereeParts
@@ -27,6 +26,7 @@ from worker.judge.checks import provenance, sensitivity, settings, shapes, state
 from worker.judge.checks.values import judge_case
 from worker.judge.dynamics.check import Training
 from worker.judge.exhibits import Exhibits
+from worker.judge.intake import intake, load
 from worker.judge.lease import DeviceLease
 from worker.judge.physics.floor import PhysicsFloor
 from worker.judge.reference import admission
@@ -39,12 +39,12 @@ from worker.judge.summary import summarise
 from worker.judge.timing.fresh import Fresh
 from worker.judge.timing.races import THOROUGH, USUAL, Timer, Timings
 from worker.judge.trial import CONSTRUCT_LIMIT_S, FIRST_RUN_LIMIT_S, SUBJECT, Trial
+from worker.judge.tuning import Tuning, TuningParts
 from worker.judge.verdict import Fault, Verdict
+from worker.profile.ladder import Profiler
 
 log = structlog.get_logger()
 
-MAX_SOURCE_BYTES = 1 << 20
-_LOAD_LIMIT_S = 150.0
 _MACHINE = ("device", "cpu", "cores", "torch", "triton")
 """What a baseline's latency depends on beside the problem."""
 
@@ -61,14 +61,17 @@ class Referee:
         self._exhibits: Exhibits | None = None
         self._baselines: Baselines | None = None
         self._training: Training | None = None
+        self._tuning: Tuning | None = None
         self._floor = PhysicsFloor(self.device)
         self._timer = Timer(self.device)
         self._pace = USUAL[self.device]
+        profiler = Profiler(self.device, options.home, self._floor, self.processes.runner)
+        self._profiler = profiler if options.profile and not options.eager_only else None
         self._seed = secrets.randbits(40)  # never leaves this process: the next candidate meets it too
 
     def evaluate(self, request: EvaluationRequest) -> Evaluation:
         """Judge one candidate. Raises ReferenceFailed or ProblemError when the problem itself cannot be judged."""
-        return self._evaluate(request, self.exhibits_for(request))
+        return self._evaluate(request, self.exhibits_for(request), self._profiler)
 
     def certify(self, request: EvaluationRequest) -> dict[str, Any]:
         """Judge a finalist, examine it as a system, and write its certificate. Raises as `evaluate` does."""
@@ -87,6 +90,29 @@ class Referee:
         )
         return certify(parts, request, evaluation).to_json()
 
+    def measure(self, request: EvaluationRequest, source: str) -> dict[str, Any]:
+        """A configuration (`source`) of a candidate that was judged before, measured quickly (`worker.judge.tuning`).
+
+        The runner stays for the next one until `rest`. Raises ReferenceFailed, ProblemError, Fault.
+        """
+        exhibits = self.exhibits_for(request)
+        if self._tuning is None or self._tuning.request != request:
+            self.rest()
+            parts = TuningParts(exhibits, self._lease, self._timer, self._runner, self.device)
+            self._tuning = Tuning(parts, request)
+        return self._tuning.measure(source).to_json()
+
+    def fingerprint(self, source: str) -> str | None:
+        """What the candidate is once it is built (`worker.judge.artefacts`). Takes no lease: no device is used."""
+        with self.processes.runner(device=False) as runner:
+            return artefacts.fingerprint(runner, source)
+
+    def rest(self) -> None:
+        """No more configurations: end their runner."""
+        if self._tuning is not None:
+            self._tuning.close()
+        self._tuning = None
+
     def admit(self, source: str, name: str, hardware: str) -> dict[str, Any]:
         """The admission test of a problem. Raises ProblemError or ReferenceFailed when it is not even a problem."""
         problem = Problem(source, name)
@@ -101,15 +127,16 @@ class Referee:
 
     # --- the steps --------------------------------------------------------------------------------------------------
 
-    def _evaluate(self, request: EvaluationRequest, exhibits: Exhibits) -> Evaluation:
+    def _evaluate(self, request: EvaluationRequest, exhibits: Exhibits, profiler: Profiler | None = None) -> Evaluation:
+        self.rest()
         started, held = time.monotonic(), self._lease.held_s
         evaluation = Evaluation(request.candidate_id)
         try:
-            _intake(request.candidate_source)
+            intake(request.candidate_source)
             if request.language == "triton" and not self._on_gpu:
                 self._judge_without_device(request, exhibits, evaluation)
             else:
-                self._judge(request, exhibits, evaluation)
+                self._judge(request, exhibits, evaluation, profiler)
         except Fault as fault:
             evaluation.verdict, evaluation.reason = fault.verdict, fault.reason
             evaluation.log = fault.log[-LOG_BYTES:]
@@ -125,13 +152,15 @@ class Referee:
         )
         return evaluation
 
-    def _judge(self, request: EvaluationRequest, exhibits: Exhibits, evaluation: Evaluation) -> None:
+    def _judge(
+        self, request: EvaluationRequest, exhibits: Exhibits, evaluation: Evaluation, profiler: Profiler | None
+    ) -> None:
         with self._runner() as runner:
             trial = Trial(runner, request, exhibits, self.device, _secret_rng(), evaluation)
             try:
                 with self._lease.shared():
                     found = settings.read(runner)
-                    _load(runner, request.candidate_source)
+                    load(runner, request.candidate_source, SUBJECT)
                     settings.check_loaded(trial, found)
                     values.check(trial)
                     called = settings.read(runner, advance=True)
@@ -146,10 +175,20 @@ class Referee:
                 provenance.check(trial, runner.artefacts)
             timings = self._time(trial)
             evaluation.log = runner.log()
+            self._conclude(trial, timings)
+            if profiler is not None and evaluation.verdict is Verdict.OK:
+                with self._lease.exclusive():
+                    evaluation.profile = profiler.profile(trial)
             for bench in trial.benches.values():
                 bench.close()
+
+    def _conclude(self, trial: Trial, timings: list[Timings]) -> None:
+        """The verdict, from times and the floor. Nothing comes after it but advice."""
+        evaluation = trial.evaluation
+        trial.runner.freeze()  # nothing of the candidate's runs while the device's ceilings are measured
         summarise(evaluation, timings, self.device)
-        evaluation.checks.append(self._floor.check(exhibits.workloads, evaluation))
+        evaluation.checks.append(self._floor.check(trial.exhibits.workloads, evaluation))
+        trial.runner.thaw()
 
     def _time(self, trial: Trial) -> list[Timings]:
         """Every workload against its baselines, alone on the device."""
@@ -189,7 +228,7 @@ class Referee:
         exhibit = exhibits.workloads[0]
         with self._runner() as runner, self._lease.shared():
             runner.ask(prepare, 60)
-            _load(runner, request.candidate_source)
+            load(runner, request.candidate_source, SUBJECT)
             bench = Workbench(runner, exhibit.instance, exhibit.cases[:2], self.device, exhibit.slots)
             bench.construct(SUBJECT, CONSTRUCT_LIMIT_S)
             yield bench
@@ -230,6 +269,7 @@ class Referee:
             self._pace = USUAL[self.device]
 
     def _close_problem(self) -> None:
+        self.rest()
         if self._baselines is not None:
             self._timer.forget(self._baselines.runner)
             self._baselines.close()
@@ -253,30 +293,6 @@ class Referee:
 
 def _secret_rng() -> random.Random:
     return random.Random(secrets.randbits(64))
-
-
-def _intake(source: str) -> None:
-    if len(source.encode()) > MAX_SOURCE_BYTES:
-        raise Fault(Verdict.BUILD_ERROR, f"the source is over {MAX_SOURCE_BYTES >> 20} MiB")
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as broken:
-        raise Fault(Verdict.BUILD_ERROR, f"the file is not Python: {broken}") from broken
-    defined = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
-    assigned = {name.id for node in ast.walk(tree) if isinstance(node, ast.Assign) for name in node.targets
-                if isinstance(name, ast.Name)}  # fmt: skip
-    if "ModelNew" not in defined | assigned:
-        raise Fault(Verdict.BUILD_ERROR, "the file defines no class ModelNew")
-
-
-def _load(runner: Runner, source: str) -> None:
-    message = {"op": "load", "subject": SUBJECT, "source": source, "class": "ModelNew", "compile": None}
-    try:
-        runner.ask(message, _LOAD_LIMIT_S)
-    except Fault as fault:
-        if fault.verdict in (Verdict.LAUNCH_ERROR, Verdict.INCORRECT) and "killed" not in fault.reason:
-            raise Fault(Verdict.BUILD_ERROR, f"the file does not load: {fault.reason}", fault.log) from fault
-        raise
 
 
 def _device_name(on_gpu: bool) -> str:

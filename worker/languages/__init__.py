@@ -26,6 +26,8 @@ __all__ = [
 ]
 
 LANGUAGES = ("cpp", "cuda", "triton")
+_REPORTS = ("cpp_report",)
+"""Built like languages, for the judge alone."""
 
 
 class UnknownLanguage(ValueError):
@@ -67,8 +69,8 @@ class Language(Protocol):
 
 
 def language(name: str) -> Language:
-    """The language of that name. Raises UnknownLanguage."""
-    if name not in LANGUAGES:
+    """The language or report of that name. Raises UnknownLanguage."""
+    if name not in LANGUAGES + _REPORTS:
         raise UnknownLanguage(f"there is no kernel language {name!r}: use one of {', '.join(LANGUAGES)}")
     module = importlib.import_module(f"worker.languages.{name}")
     found: Language = module.LANGUAGE

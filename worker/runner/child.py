@@ -29,6 +29,7 @@ from worker.runner import (
     eviction,
     examine,
     hygiene,
+    kernel_list,
     memory,
     mixing,
     protocol,
@@ -353,8 +354,12 @@ def _install_loader(control: socket.socket) -> None:
 
 
 def _received(name: str, descriptor: int) -> Path:
-    """An artefact, copied from the judge's descriptor into our own scratch, where dlopen may open it by a path."""
+    """An artefact, copied from the judge's descriptor into our own scratch, where dlopen may open it by a path.
+
+    Into a new file: one that was built twice would be written over what is mapped, and the process would die of it.
+    """
     path = Path.cwd() / f"{descriptor}-{name}"
+    path.unlink(missing_ok=True)
     with os.fdopen(descriptor, "rb") as artefact, path.open("wb") as copy:
         shutil.copyfileobj(artefact, copy)
     return path
@@ -387,7 +392,7 @@ def serve(control: socket.socket, bell: socket.socket) -> int:
         "recorded": session.recorded,
         "hot": session.hot,
     }
-    others = examine.HANDLERS | provenance.HANDLERS | settings.HANDLERS
+    others = examine.HANDLERS | kernel_list.HANDLERS | provenance.HANDLERS | settings.HANDLERS
     handlers |= {name: functools.partial(handler, session) for name, handler in others.items()}
     with contextlib.suppress(protocol.PeerClosed):
         while True:

@@ -6,11 +6,12 @@ job.pt (arguments, parameters, inputs). Writes outputs.pt. Uses the standard lib
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,24 @@ def main() -> None:
     model.train(job["training"])
     call = _call(model, job["backward"])
     with torch.no_grad():
-        for _step in range(_CALLS):
+        for _step in range(_CALLS - 1):
+            call(*job["inputs"])
+        with _recorded(job["device"]):
             result = call(*job["inputs"])
     torch.save([item.detach() for item in (result if isinstance(result, tuple | list) else [result])], "outputs.pt")
+
+
+@contextlib.contextmanager
+def _recorded(device: str) -> Iterator[None]:
+    """What a profiler that was told to wait for it looks at. Nothing without one."""
+    if device == "cpu":
+        yield
+        return
+    torch.cuda.synchronize()
+    torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
+    yield
+    torch.cuda.synchronize()
+    torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
 
 
 def _call(model: torch.nn.Module, trained: dict[str, Any] | None) -> Callable[..., Any]:

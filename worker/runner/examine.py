@@ -26,6 +26,7 @@ _WARMUPS = 3
 _DELAY_CYCLES = 20_000_000
 """About 10 ms on a device: the inputs arrive on the side stream only after it."""
 _REPORT_BYTES = 16 << 10
+DRIVE = (sys.executable, "-P", "drive.py")
 _SANITIZED = ("-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined")
 _SIDE_FILES = {
     name: Path(__file__).with_name(name).read_text(encoding="utf-8")
@@ -132,22 +133,11 @@ def sanitize(session: _Session, message: dict[str, Any], _fds: list[int]) -> dic
     `tool` is a command to put before the interpreter, or `asan`: C++ is then compiled again with -fsanitize. The answer
     holds the exit code and the end of the report. Raises NotPossible when the tool is not here.
     """
-    folder = Path.cwd() / f"sanitize-{message['name']}"
-    folder.mkdir(exist_ok=True)
-    for name, text in _SIDE_FILES.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    (folder / "candidate.py").write_text(message["source"], encoding="utf-8")
     with_asan = message["tool"] == ["asan"]
-    builds = [_rebuilt(build, folder, number) if with_asan else build for number, build in enumerate(message["builds"])]
-    (folder / "builds.json").write_text(json.dumps(builds), encoding="utf-8")
-    shared = session.arenas[message["workload"]].bytes
-    # Cloned, because saving a view saves its whole storage, and that is the arena.
-    job = {name: _cloned(values.decode(message[name], shared)) for name in ("init", "inputs")}
-    job["state"] = {name: values.decode(ref, shared).clone() for name, ref in message["state"].items()}
-    torch.save(job | {name: message[name] for name in ("backward", "training", "device")}, folder / "job.pt")
+    folder = prepare(session, message, rebuild=with_asan)
     environment = os.environ | message["environment"] | (_asan_environment() if with_asan else {})
-    command = [*([] if with_asan else message["tool"]), sys.executable, "-P", "drive.py"]
-    code, report = _watched(command, folder, environment, message["limit_s"])
+    command = [*([] if with_asan else message["tool"]), *DRIVE]
+    code, report = watched(command, folder, environment, message["limit_s"])
     saved = code == 0 and (folder / "outputs.pt").exists()  # a tool that finds something may end the process anywhere
     if saved:
         _store(torch.load(folder / "outputs.pt", map_location=session.device), _places(session, message))
@@ -167,6 +157,32 @@ HANDLERS: dict[str, Callable[[Any, dict[str, Any], list[int]], dict[str, Any]]] 
     "examine.repeat": repeat,
     "examine.sanitize": sanitize,
 }
+
+
+def prepare(session: _Session, message: dict[str, Any], *, rebuild: bool = False) -> Path:
+    """A folder in which `DRIVE` runs the candidate by itself. `rebuild`: its C++ compiled again for the sanitizers."""
+    folder = Path.cwd() / f"sanitize-{message['name']}"
+    folder.mkdir(exist_ok=True)
+    for name, text in _SIDE_FILES.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    (folder / "candidate.py").write_text(message["source"], encoding="utf-8")
+    builds = [
+        _rebuilt(build, folder, number) if rebuild else [*build[:3], _readable(build[3])]
+        for number, build in enumerate(message["builds"])
+    ]
+    (folder / "builds.json").write_text(json.dumps(builds), encoding="utf-8")
+    shared = session.arenas[message["workload"]].bytes
+    # Cloned, because saving a view saves its whole storage, and that is the arena.
+    job = {name: _cloned(values.decode(message[name], shared)) for name in ("init", "inputs")}
+    job["state"] = {name: values.decode(ref, shared).clone() for name, ref in message["state"].items()}
+    torch.save(job | {name: message[name] for name in ("backward", "training", "device")}, folder / "job.pt")
+    return folder
+
+
+def _readable(path: str) -> str:
+    """An artefact by a path that this sandbox can read: the loader's copy, as the build cache is closed to us."""
+    copies = sorted(Path.cwd().glob(f"*-{Path(path).name}"))
+    return path if os.access(path, os.R_OK) or not copies else str(copies[0])
 
 
 def _call(session: _Session, message: dict[str, Any]) -> Callable[..., Any]:
@@ -250,7 +266,7 @@ def _library(name: str) -> str:
     return str(path)
 
 
-def _watched(command: list[str], folder: Path, environment: dict[str, str], limit_s: float) -> tuple[int, str]:
+def watched(command: list[str], folder: Path, environment: dict[str, str], limit_s: float) -> tuple[int, str]:
     """Run to the end; (exit code, the end of standard error). A timeout is exit code 124."""
     try:
         ended = subprocess.run(

@@ -109,6 +109,8 @@ def test_an_honest_kernel_is_ok_with_all_its_evidence(judge: Judge) -> None:
     assert all(check["passed"] for check in report["checks"])
     assert report["environment"]["sandbox"] in {"namespaces", "landlock", "process"}
     assert report["build_s"] > 0
+    assert report["profile"]["rung"]
+    assert report["profile"]["bound"] in {"memory", "compute", "latency", "overhead"}
 
 
 @pytest.mark.parametrize(
@@ -146,6 +148,7 @@ def test_every_failure_is_a_verdict(judge: Judge, name: str, code: str, verdict:
     assert (report["verdict"], reason in report["reason"]) == (verdict, True), report["reason"]
     assert not report["timed"]
     assert report["speedup"] is None
+    assert report["profile"] == {}
 
 
 def test_a_phase_counter_is_caught_while_it_is_timed(judge: Judge) -> None:

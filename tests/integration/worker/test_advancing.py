@@ -140,14 +140,14 @@ def test_the_search_sees_what_a_candidate_cost_and_how_far_its_roof_is(here: Run
     first = tree(here, job)[0].id
     propose(here.sessions, first, plan="one pass")
     fractions = {"small": 0.25, "large": 1, "cached": None}
-    evaluate(
-        here.sessions, first, workloads=[{"name": name, "sol_fraction": found} for name, found in fractions.items()]
-    )
+    rows = [{"name": name, "sol_fraction": found} for name, found in fractions.items()]
+    evaluate(here.sessions, first, workloads=rows, profile={"bound": "memory"})
     with here.sessions.begin() as session:
         candidates.add_cost(session, first, Decimal("0.25"))
     seen, other = (node(row) for row in tree(here, job))
     assert (seen.plan, seen.cost_usd, seen.gpu_s) == ("one pass", Decimal("0.25"), 2.0)
     assert seen.sol_fraction == pytest.approx(0.5)
+    assert (seen.bottleneck, other.bottleneck) == ("memory", None)
     assert (other.plan, other.cost_usd, other.gpu_s, other.sol_fraction) == (None, Decimal(0), 0.0, None)
 
 

@@ -17,6 +17,7 @@ from db.models import Candidate, Job
 from db.proposals import get_proposal
 from db.vocabulary import WorkKind
 from search.prompts import build_prompt
+from search.proposing import Proposal
 from search.recording import request_from
 from tests.support.fake_openai import Answer, FakeOpenAI
 from tests.support.ledger import (
@@ -82,7 +83,17 @@ def tuned_parent(here: Runtime, job: Job) -> str:
     return parent
 
 
-def test_tuning_tries_each_configuration_once_and_then_says_that_it_is_exhausted(here: Runtime) -> None:
+@pytest.fixture
+def one_by_one(here: Runtime) -> Iterator[Runtime]:
+    """A worker that judges each configuration as a candidate of its own."""
+    settings = here.settings.model_copy(update={"tune_configurations": 0})
+    runtime = Runtime(settings, here.owner, here.queues)
+    yield runtime
+    runtime.close()
+
+
+def test_tuning_tries_each_configuration_once_and_then_says_that_it_is_exhausted(one_by_one: Runtime) -> None:
+    here = one_by_one
     job = make_job(here.sessions)
     parent = tuned_parent(here, job)
     children = make_candidates(here.sessions, job, 3, operator="tune", parents=(parent,))
@@ -93,7 +104,8 @@ def test_tuning_tries_each_configuration_once_and_then_says_that_it_is_exhausted
     assert (made[2].state, made[2].failure) == ("rejected", "exhausted")
 
 
-def test_the_tuner_is_told_of_every_other_configuration(here: Runtime) -> None:
+def test_the_tuner_is_told_of_every_other_configuration(one_by_one: Runtime) -> None:
+    here = one_by_one
     job = make_job(here.sessions)
     parent = tuned_parent(here, job)
     first, second = make_candidates(here.sessions, job, 2, operator="tune", parents=(parent,))
@@ -107,6 +119,28 @@ def test_the_tuner_is_told_of_every_other_configuration(here: Runtime) -> None:
     assert (told.id, told.source, told.verdict, told.speedup) == (parent, TUNABLE, "ok", 1.2)
 
 
+@pytest.mark.parametrize(
+    ("profile", "told"),
+    [
+        ({"text": "Bound: memory."}, "Bound: memory."),
+        ({}, None),
+        ({"text": ""}, None),
+        ({"text": ["Bound: memory."]}, None),
+        ("no profile", None),
+    ],
+)
+def test_the_proposer_is_told_what_the_parents_profile_found(here: Runtime, profile: object, told: str | None) -> None:
+    job = make_job(here.sessions)
+    (parent,) = make_candidates(here.sessions, job)
+    propose(here.sessions, parent)
+    evaluate(here.sessions, parent, profile=profile)
+    (child,) = make_candidates(here.sessions, job, operator="refine", parents=(parent,), proposer="llm", queue="llm")
+    claim = claim_kind(here.sessions, WorkKind.PROPOSE, child)
+    with here.sessions.begin() as session:
+        brief = read_brief(session, claim)
+    assert [known.diagnosis for known in brief.request.parents] == [told]
+
+
 def test_the_index_of_a_built_in_seed_is_its_rank_among_them(here: Runtime) -> None:
     job = make_job(here.sessions, seed=40)
     first, _ = make_candidates(here.sessions, job, 2)
@@ -118,6 +152,43 @@ def test_the_index_of_a_built_in_seed_is_its_rank_among_them(here: Runtime) -> N
         brief = read_brief(session, claim)
     assert (brief.builtin_index, brief.request.ordinal, brief.request.seed) == (2, 5, 45)
     assert (brief.hardware, brief.language, brief.request.problem_source) == ("cpu", "cpp", PROBLEM)
+
+
+STEPS = "".join(f"    x{n + 1} = x{n} + {n} * x{n}.mean()\n" for n in range(30))
+LONG = f"import torch\n\n\ndef lifted(x0):\n{STEPS}    return x30\n{ANSWER[12:]}"
+
+
+@pytest.mark.parametrize(
+    ("operator", "source", "state"),
+    [
+        ("seed", "import math\n" + LONG.replace("lifted", "raised"), "rejected"),
+        ("rewrite", "import math\n" + LONG.replace("lifted", "raised"), "rejected"),
+        ("refine", "import math\n" + LONG.replace("lifted", "raised"), "queued"),
+        ("seed", LONG.replace("+ 29 *", "+ 31 *"), "queued"),
+        ("seed", LONG.replace(".mean()", ".amax()"), "queued"),
+    ],
+    ids=["seed", "rewrite", "refine", "parameters", "another idea"],
+)
+def test_what_promises_something_new_must_not_be_nearly_what_there_is(
+    here: Runtime, operator: str, source: str, state: str
+) -> None:
+    job = make_job(here.sessions)
+    (accepted,) = make_candidates(here.sessions, job)
+    propose(here.sessions, accepted, LONG)
+    evaluate(here.sessions, accepted)
+    parents = () if operator == "seed" else (accepted,)
+    (child,) = make_candidates(
+        here.sessions, job, operator=operator, proposer="llm", model=MODEL, queue="llm", parents=parents
+    )
+    claim = claim_kind(here.sessions, WorkKind.PROPOSE, child)
+    with here.sessions.begin() as session:
+        brief = read_brief(session, claim)
+    proposing._store(here, claim, brief, Proposal(source=source))
+    found = candidate(here, child)
+    assert found.state == state, found.failure_detail
+    assert found.duplicate_of == (accepted if state == "rejected" else None)
+    if state == "rejected":
+        assert "nearly the same source" in (found.failure_detail or "")
 
 
 @pytest.fixture

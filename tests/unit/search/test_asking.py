@@ -92,8 +92,11 @@ def test_beside_a_model_it_has_its_turns() -> None:
 
 @pytest.mark.parametrize("policy", list(PolicyName))
 def test_an_agent_that_is_away_stops_nobody_else(policy: PolicyName) -> None:
-    """Its questions stay open, take no slot, and the others spend the rest of the budget."""
-    job = job_view(20, policy=policy, models=("a", "ask/tell"), slots=2)
+    """Its questions stay open, take no slot, and the others spend the rest of the budget.
+
+    Half of the turns are the bandit's over models, which soon gives an agent that is away none: of 40 enough are left.
+    """
+    job = job_view(40, policy=policy, models=("a", "ask/tell"), slots=2)
     world = World(job, random.Random(4), failing=0.0, duplicate=0.0, provider_down=0.0)
     for _ in range(MAX_MOVES):
         assert world.step().stop_reason is None

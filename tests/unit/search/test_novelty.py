@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from search.novelty import source_hash
+from search.novelty import NOVEL_OPERATORS, nearest, parameters_only, similarity, source_hash, tokens
+from search.types import Operator
 
 SOURCE = """\
 import torch
@@ -67,3 +68,59 @@ def test_the_hash_is_pinned_across_versions_of_python() -> None:
 
 
 PINNED = "df9785bb13863aaa5d98360140ab1b654ca254ec1021ac93233fddab0926f2ba"
+
+
+KERNEL = '''\
+import torch
+from kernelwright import load_cpp
+
+CODE = r"""
+#include <cstdint>
+extern "C" void twice(const float* x, float* y, int64_t n) {
+    // every element
+    for (int64_t i = 0; i < n; ++i) y[i] = 2.0f * x[i];
+}
+"""
+lib = load_cpp(CODE, flags=("-ffast-math",))
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        lib.twice(x.contiguous(), y, x.numel())
+        return y
+'''
+
+
+def test_a_kernel_in_a_string_is_compared_word_by_word() -> None:
+    remarked = KERNEL.replace("// every element", "/* one\n   after the other */").replace("; ++i", ";   ++i")
+    assert tokens(remarked) == tokens(KERNEL)
+    assert similarity(tokens(KERNEL), tokens(KERNEL.replace("++i", "i += 1"))) > 0.8
+    assert similarity(tokens(KERNEL), tokens(SOURCE)) < 0.5
+    assert similarity((), ()) == 1.0
+
+
+def test_other_numbers_are_parameters_and_nothing_else_is() -> None:
+    assert parameters_only(tokens(KERNEL), tokens(KERNEL.replace("2.0f", "3.0f")))
+    assert parameters_only(tokens(SOURCE), tokens(SOURCE.replace("2", "64")))
+    assert not parameters_only(tokens(KERNEL), tokens(KERNEL.replace("++i", "--i")))
+    assert not parameters_only(tokens(SOURCE), tokens(SOURCE.replace("x * 2", "2 * x")))
+
+
+def test_the_nearest_is_named_unless_it_differs_in_parameters_alone() -> None:
+    renamed = KERNEL.replace("y = torch", "y = z = torch")
+    others = [("other", SOURCE), ("same", renamed), ("parameters", KERNEL.replace("2.0f", "4.0f"))]
+    found = nearest(KERNEL, others, threshold=0.8)
+    assert found is not None
+    assert found[0] == "same" and 0.8 < found[1] < 1
+    assert nearest(KERNEL, others, threshold=0.99) is None
+    assert nearest(KERNEL, [("parameters", KERNEL.replace("2.0f", "4.0f"))]) is None
+
+
+def test_a_source_that_does_not_parse_is_read_as_words() -> None:
+    assert tokens("def broken(:") == ("def", "broken", "(", ":")
+
+
+def test_small_steps_promise_nothing_new() -> None:
+    assert NOVEL_OPERATORS.isdisjoint({Operator.REFINE, Operator.REPAIR, Operator.TUNE})
+    assert set(Operator) >= NOVEL_OPERATORS

@@ -18,7 +18,6 @@ from worker.judge.certificate.parts import RefereeParts
 from worker.judge.numerics.truth import Case
 from worker.judge.report import Evaluation, EvaluationRequest
 from worker.judge.runners.bench import Workbench
-from worker.judge.runners.sessions import Runner
 from worker.judge.trial import CONSTRUCT_LIMIT_S, FIRST_RUN_LIMIT_S, SUBJECT, Trial
 from worker.judge.verdict import Fault, Verdict
 from worker.runner import values
@@ -44,18 +43,6 @@ class SystemBench(Workbench):
         places = [values.encode_ref(ref) for ref in self._outputs]
         return self.runner.ask(message | {"inputs": self._slots[slot].encoded, "outputs": places}, timeout_s)
 
-    def job(self) -> dict[str, Any]:
-        """What a process needs to make the model by itself: arguments, parameters, mode."""
-        instance = self.instance
-        backward = {"parameters": instance.parameters, "inputs": instance.forward_inputs}
-        return {
-            "init": self._init,
-            "state": {name: values.encode_ref(ref) for name, ref in self._state.items()},
-            "training": instance.model.training,
-            "backward": backward if instance.backward else None,
-            "device": self.device,
-        }
-
 
 @contextmanager
 def staged(parts: RefereeParts, request: EvaluationRequest, *, unlimited: bool = False) -> Iterator[Trial]:
@@ -67,7 +54,6 @@ def staged(parts: RefereeParts, request: EvaluationRequest, *, unlimited: bool =
     evaluation = Evaluation(request.candidate_id)
     rng = random.Random(secrets.randbits(64))
     with parts.runner(unlimited) as runner, parts.lease.shared():
-        builds = _recorded_builds(runner)
         message = {"op": "load", "subject": SUBJECT, "source": request.candidate_source, "class": "ModelNew"}
         runner.ask(message | {"compile": None}, _LOAD_LIMIT_S)
         bench = SystemBench(runner, exhibit.instance, exhibit.cases, parts.device, _SLOTS)
@@ -75,7 +61,7 @@ def staged(parts: RefereeParts, request: EvaluationRequest, *, unlimited: bool =
             bench.construct(SUBJECT, CONSTRUCT_LIMIT_S)
             bench.write(0, 0)
             outputs = bench.run(SUBJECT, 0, FIRST_RUN_LIMIT_S[request.language])
-            bench.builds = tuple(builds)
+            bench.builds = tuple(runner.builds)
             trial = Trial(runner, request, parts.exhibits, parts.device, rng, evaluation, {exhibit.name: bench})
             judge_outputs(trial, "fresh runner", exhibit.cases[0], outputs)
             yield trial
@@ -112,19 +98,3 @@ def reserve(trial: Trial, name: str, detail: str, **figures: float | str) -> Non
 def unable(name: str, fault: Fault) -> str:
     """Why a check could not be made, from the fault that ended it."""
     return f"{name} could not be made: {fault.reason[:300]}"
-
-
-def _recorded_builds(runner: Runner) -> list[tuple[str, str, list[str], str]]:
-    """Everything that the runner's build broker makes from now on. Noted by the judge, not told by the runner."""
-    noted: list[tuple[str, str, list[str], str]] = []
-    broker = runner.build
-    if broker is None:
-        return noted
-
-    def build(language: str, source: str, flags: list[str]) -> str:
-        path = broker(language, source, flags)
-        noted.append((language, source, flags, path))
-        return path
-
-    runner.build = build
-    return noted

@@ -66,7 +66,7 @@ class PhysicsFloor:
         seconds = work.bytes_moved / bandwidth
         if work.flops:
             tf32 = exhibit.truth.precision.tf32
-            seconds = max(seconds, work.flops / self.ceilings.flops_per_s(_computed_in(exhibit), tf32=tf32))
+            seconds = max(seconds, work.flops / self.ceilings.flops_per_s(computed_in(exhibit), tf32=tf32))
         return max(seconds * 1e6, _LAUNCH_US)
 
     def floor_us(self, exhibit: Exhibit) -> float:
@@ -126,7 +126,7 @@ def upper_median_us(samples_us: list[float]) -> float:
     return ordered[min(rank, len(ordered)) - 1] if len(ordered) > 1 else statistics.median(ordered)
 
 
-def _computed_in(exhibit: Exhibit) -> torch.dtype:
+def computed_in(exhibit: Exhibit) -> torch.dtype:
     """The type whose peak counts: that of the inputs, float32 when there is no float among them."""
     floats = [v.dtype for v in exhibit.instance.like if isinstance(v, torch.Tensor) and v.is_floating_point()]
     return min(floats, key=lambda dtype: dtype.itemsize, default=torch.float32)

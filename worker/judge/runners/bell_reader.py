@@ -38,11 +38,23 @@ def waits_on(pid: int, inode: int) -> bool:
     """Whether the main thread of an idle process waits on this socket, or soon does. Raises OSError."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
-        if _socket_waited_on(pid) == inode:
+        if socket_waited_on(pid) == inode:
             return True
         if time.monotonic() > deadline:
             return False
         time.sleep(_PAUSE_S)
+
+
+def socket_waited_on(pid: int) -> int | None:
+    """The inode of the socket that the process's main thread waits on just now; None for none. Raises OSError."""
+    fields = Path(f"/proc/{pid}/syscall").read_text().split()
+    if len(fields) < 3 or fields[0] == "-1":
+        return None
+    with contextlib.suppress(OSError):
+        link = str(Path(f"/proc/{pid}/fd/{int(fields[1], 16)}").readlink())
+        if link.startswith("socket:["):
+            return int(link[len("socket:[") : -1])
+    return None
 
 
 def _peer(answer: bytes) -> int | None:
@@ -55,15 +67,4 @@ def _peer(answer: bytes) -> int | None:
         if attribute == _UNIX_DIAG_PEER:
             return int.from_bytes(answer[at + 4 : at + 8], "little")
         at += max(_ATTRIBUTE.size, -(-size // 4) * 4)
-    return None
-
-
-def _socket_waited_on(pid: int) -> int | None:
-    fields = Path(f"/proc/{pid}/syscall").read_text().split()
-    if len(fields) < 3 or fields[0] == "-1":
-        return None
-    with contextlib.suppress(OSError):
-        link = str(Path(f"/proc/{pid}/fd/{int(fields[1], 16)}").readlink())
-        if link.startswith("socket:["):
-            return int(link[len("socket:[") : -1])
     return None

@@ -145,6 +145,17 @@ class Workbench:
         self._settle()
         self._loaded[slot] = inputs
 
+    def job(self) -> dict[str, Any]:
+        """What a process needs to make the model by itself: arguments, parameters, mode."""
+        backward = {"parameters": self.instance.parameters, "inputs": self.instance.forward_inputs}
+        return {
+            "init": self._init,
+            "state": {name: values.encode_ref(ref) for name, ref in self._state.items()},
+            "training": self.instance.model.training,
+            "backward": backward if self.instance.backward else None,
+            "device": self.device,
+        }
+
     def encoded(self, slot: int) -> list[Any]:
         """A slot's arguments as the runner is told of them."""
         return self._slots[slot].encoded

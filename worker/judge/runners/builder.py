@@ -11,7 +11,7 @@ import torch
 
 from worker.judge.runners.sessions import Builder, BuildFailed
 from worker.judge.verdict import Fault, Verdict
-from worker.languages import BuildError, ToolchainMissing, UnknownLanguage
+from worker.languages import LANGUAGES, BuildError, ToolchainMissing
 from worker.languages.cache import BuildCache, BuildProcessFailed
 
 
@@ -21,12 +21,14 @@ def make_builder(root: Path, *, on_gpu: bool) -> Builder:
     cuda_arch = _cuda_arch() if on_gpu else "sm_90a"
 
     def build(language: str, source: str, flags: list[str]) -> str:
+        if language not in LANGUAGES:
+            raise BuildFailed(f"there is no kernel language {language!r}: use one of {', '.join(LANGUAGES)}")
         try:
             arch = cuda_arch if language == "cuda" else "native"
             return str(cache.build(language, source, flags, arch).path)
         except (ToolchainMissing, BuildProcessFailed) as broken:
             raise Fault(Verdict.INFRA_ERROR, f"this machine cannot build {language}: {broken}") from broken
-        except (BuildError, UnknownLanguage) as refused:
+        except BuildError as refused:
             raise BuildFailed(str(refused)) from refused
 
     return build

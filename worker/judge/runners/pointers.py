@@ -57,15 +57,28 @@ class Region:
     path: str
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one thread was found."""
+
+    whose: Whose
+    name: str
+    """Of the file."""
+    artefact: int | None = None
+    """Which of the candidate's own files that is, and `offset` within it."""
+    offset: int = 0
+
+
 class Artefacts:
     """The code that was built for a candidate."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         self._contents = [path.read_bytes() for path in files]
 
-    def holds(self, code: bytes, offset: int) -> bool:
-        """Whether one of the files has exactly this code at this offset."""
-        return bool(code) and any(content[offset : offset + len(code)] == code for content in self._contents)
+    def holding(self, code: bytes, offset: int) -> int | None:
+        """The first of the files that has exactly this code at this offset."""
+        found = (number for number, held in enumerate(self._contents) if held[offset : offset + len(code)] == code)
+        return next(found, None) if code else None
 
 
 class Process:
@@ -77,26 +90,30 @@ class Process:
 
     def threads(self) -> list[tuple[Whose, str]]:
         """For each thread that is not in a system call: whose code it is in, and the file's name."""
+        return [(place.whose, place.name) for place in self.places()]
+
+    def places(self) -> list[Place]:
+        """The same with the place in the candidate's own code."""
         found = []
         deadline = time.monotonic() + _SETTLE_S
         for task in sorted((self._folder / "task").iterdir()):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 state = _at_rest(task / "syscall", deadline)
                 if state is None:
-                    found.append((Whose.UNSETTLED, ""))
+                    found.append(Place(Whose.UNSETTLED, ""))
                 elif state[:1] == ["-1"] and len(state) == 3:
-                    found.append(self._whose(int(state[2], 16)))
+                    found.append(self._place(int(state[2], 16)))
         return found
 
-    def _whose(self, address: int) -> tuple[Whose, str]:
+    def _place(self, address: int) -> Place:
         region = self._region(address)
         if region is None:
-            return Whose.FOREIGN, "(unmapped)"
+            return Place(Whose.FOREIGN, "(unmapped)")
         if is_neutral(region.path):
-            return Whose.NEUTRAL, Path(region.path).name
-        code = self._code(address, min(_WINDOW, region.end - address))
-        own = self._artefacts.holds(code, address - region.start + region.offset)
-        return (Whose.OWN if own else Whose.FOREIGN), Path(region.path).name or "(no file)"
+            return Place(Whose.NEUTRAL, Path(region.path).name)
+        offset = address - region.start + region.offset
+        own = self._artefacts.holding(self._code(address, min(_WINDOW, region.end - address)), offset)
+        return Place(Whose.FOREIGN if own is None else Whose.OWN, Path(region.path).name or "(no file)", own, offset)
 
     def _region(self, address: int) -> Region | None:
         for _fresh in range(2):

@@ -32,6 +32,8 @@ class RefereeOptions:
     """Refuse to judge below this sandbox level."""
     eager_only: bool = False
     """Race no compiled baseline."""
+    profile: bool = True
+    """Look for the bottleneck of what is accepted. Never of verdicts alone (`eager_only`)."""
 
 
 class Processes:
@@ -50,13 +52,13 @@ class Processes:
         return self._zygote.level if self._zygote is not None else "none"
 
     @contextmanager
-    def runner(self, *, unlimited: bool = False) -> Iterator[Runner]:
-        """A runner for a candidate, with its build broker. Raises SandboxTooWeak.
+    def runner(self, *, unlimited: bool = False, device: bool = True) -> Iterator[Runner]:
+        """A runner for a candidate, with its build broker; without a `device` it sees no GPU. Raises SandboxTooWeak.
 
         `unlimited` lifts the limit on address space, of which AddressSanitizer reserves 16 TiB; resident memory stays
         limited.
         """
-        runner = self._spawn(_RUNNER_LIFE_S, unlimited=unlimited)
+        runner = self._spawn(_RUNNER_LIFE_S, unlimited=unlimited, gpu=device and self._on_gpu)
         runner.build = self._builder
         try:
             yield runner
@@ -65,7 +67,7 @@ class Processes:
 
     def baseline_runner(self, source_hash: str) -> Runner:
         """A runner for a problem's baselines, with a compile cache of its own. Raises SandboxTooWeak."""
-        return self._spawn(_BASELINE_LIFE_S, self.compile_cache(source_hash))
+        return self._spawn(_BASELINE_LIFE_S, self.compile_cache(source_hash), gpu=self._on_gpu)
 
     def compile_cache(self, source_hash: str) -> Path:
         """Inductor's cache for one problem's baselines, which no candidate can see: without it every start of a judge
@@ -80,7 +82,7 @@ class Processes:
         if self._zygote is not None:
             self._zygote.close()
 
-    def _spawn(self, wall_s: float, compile_cache: Path | None = None, *, unlimited: bool = False) -> Runner:
+    def _spawn(self, wall_s: float, compile_cache: Path | None = None, *, unlimited: bool = False, gpu: bool) -> Runner:
         zygote = self._ensure_zygote()
         memory_bytes = min(16 << 30 if self._on_gpu else 6 << 30, _machine_memory_bytes() // 2)
         limits = sandbox.Limits(
@@ -94,10 +96,10 @@ class Processes:
             limits=limits,
             readable=sandbox.python_folders(),
             writable=(str(compile_cache),) if compile_cache else (),
-            gpu=self._on_gpu,
+            gpu=gpu,
         )
         own = {"TORCHINDUCTOR_CACHE_DIR": str(compile_cache)} if compile_cache else {}
-        return zygote.spawn(confinement, runner_environment(torch.get_num_threads(), gpu=self._on_gpu) | own)
+        return zygote.spawn(confinement, runner_environment(torch.get_num_threads(), gpu=gpu) | own)
 
     def _ensure_zygote(self) -> Zygote:
         if self._zygote is None:

@@ -93,8 +93,8 @@ class Runner:
         self._drain.start()
         self.build: Builder | None = None
         self.build_s = 0.0
-        self.artefacts: list[Path] = []
-        """What was built for it."""
+        self.builds: list[tuple[str, str, list[str], str]] = []
+        """(language, source, flags, path of the artefact) of all that was built for it."""
         self._runner_pid: int | None = None
         self._open = True
         self._freezer = Freezer(pid)
@@ -144,6 +144,11 @@ class Runner:
             raise self._fault(broken, timeout_s, "call") from broken
         protocol.close_all(extra)
         raise self._failure(failure)
+
+    @property
+    def artefacts(self) -> list[Path]:
+        """What was built for it."""
+        return [Path(path) for _language, _source, _flags, path in self.builds]
 
     @property
     def dead(self) -> bool:
@@ -207,7 +212,7 @@ class Runner:
             protocol.send_message(self._control, {"error": str(failed)[:16_000]})
             return
         self.build_s += time.monotonic() - started
-        self.artefacts.append(path)
+        self.builds.append((str(language), str(source), [str(flag) for flag in flags or []], str(path)))
         with path.open("rb") as artefact:
             protocol.send_message(self._control, {"name": path.name}, (artefact.fileno(),))
 

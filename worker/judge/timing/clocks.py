@@ -110,10 +110,10 @@ class HostClock:
 
     def __init__(self, contender: Contender, fresh: Fresh, eviction: HostEviction, *, kept: bool, trusted: bool):
         """`kept`: results are asked for. `trusted`: overheads are measured here."""
-        self.contender, self._fresh, self._eviction, self._kept, self._trusted = (
+        self.contender, self._fresh, self._eviction, self._kept, self.trusted = (
             contender, fresh, eviction, kept, trusted)  # fmt: skip
         self._ring = contender.bench.runner.ring
-        self._patience_s = _PATIENCE_S
+        self.patience_s = _PATIENCE_S
         self.cost_s = 0.0
         self._overhead_s = 0.0
 
@@ -126,7 +126,7 @@ class HostClock:
             once_s = self._ring(protocol.CALL, CALL_LIMIT_S, number=0)
         if self._kept:
             self._ring(protocol.KEEP, CALL_LIMIT_S)
-        if self._trusted:
+        if self.trusted:
             rings = [self._ring(protocol.NULL_CHAIN, CALL_LIMIT_S, count=0) for _repeat in range(15)]
             self._overhead_s = statistics.median(rings)
         start = time.perf_counter()
@@ -147,10 +147,10 @@ class HostClock:
             share = sample.waited_s / max(sample.call_s + sample.keep_s, _SHORTEST_S)
             if share < least_share:
                 best, least_share = sample, share
-            if sample.calm or self._patience_s <= 0:
+            if sample.calm or self.patience_s <= 0:
                 break
             time.sleep(_PAUSE_S)
-            self._patience_s -= _PAUSE_S + sample.call_s
+            self.patience_s -= _PAUSE_S + sample.call_s
         assert best is not None
         return best
 
@@ -199,7 +199,7 @@ class DeviceClock:
         trusted: bool,
         exhibit: Exhibit,
     ):
-        self.contender, self._fresh, self._eviction, self._kept, self._trusted = (
+        self.contender, self._fresh, self._eviction, self._kept, self.trusted = (
             contender, fresh, eviction, kept, trusted)  # fmt: skip
         self._ring = contender.bench.runner.ring
         self._retained = exhibit.retained
@@ -246,7 +246,7 @@ class DeviceClock:
         keep_s = self._ring(protocol.KEEP, CALL_LIMIT_S, number=turn.kept % self._retained)
         # After its own chain, so that all contenders' chains start alike: a device that has just run 40 evictions more
         # is 5 % faster (measured on an H200 by timing eager against itself).
-        null_s = self._null(calls, nonce=turn.nonce) if self._trusted else 0.0
+        null_s = self._null(calls, nonce=turn.nonce) if self.trusted else 0.0
         bench.runner.freeze()
         return Sample(chain_s, keep_s, null_s, turn.nonce, bench.read())
 

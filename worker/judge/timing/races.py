@@ -123,7 +123,10 @@ class Timer:
         Raises Fault `incorrect` when a timed output is wrong, `suspicious` when the runner did not do what was asked,
         and whatever the runners raise.
         """
-        clocks = [self._clock(contender, fresh, index, exhibit) for index, contender in enumerate(contenders)]
+        clocks = [
+            self.clock(contender, fresh, exhibit, kept=index <= _TRUSTED, trusted=index == _TRUSTED)
+            for index, contender in enumerate(contenders)
+        ]
         return _Race(clocks, exhibit, rng, pace or USUAL[self._device], self._watch).run(fresh)
 
     def forget(self, runner: object) -> None:
@@ -132,15 +135,16 @@ class Timer:
         if eviction is not None:
             eviction.close()
 
-    def _clock(self, contender: Contender, fresh: Fresh, index: int, exhibit: Exhibit) -> HostClock | DeviceClock:
-        kept = index <= _TRUSTED
+    def clock(
+        self, contender: Contender, fresh: Fresh, exhibit: Exhibit, *, kept: bool, trusted: bool
+    ) -> HostClock | DeviceClock:
+        """What times one contender; `kept`, `trusted` as in its clock."""
         if self._host is not None:
-            return HostClock(contender, fresh, self._host, kept=kept, trusted=index == _TRUSTED)
+            return HostClock(contender, fresh, self._host, kept=kept, trusted=trusted)
         runner = contender.bench.runner
         if id(runner) not in self._evictions:
             self._evictions[id(runner)] = DeviceEviction(runner)
-        eviction, trusted = self._evictions[id(runner)], index == _TRUSTED
-        return DeviceClock(contender, fresh, eviction, kept=kept, trusted=trusted, exhibit=exhibit)
+        return DeviceClock(contender, fresh, self._evictions[id(runner)], kept=kept, trusted=trusted, exhibit=exhibit)
 
 
 class _Race:

@@ -61,7 +61,19 @@ def test_small_steps_stay_in_the_family_and_large_ones_begin_one() -> None:
         (1.3, Bottleneck.NEAR_ROOF),
     ],
 )
-def test_the_bottleneck_is_how_far_the_roof_is(fraction: float | None, bottleneck: Bottleneck) -> None:
+def test_without_a_profile_the_bottleneck_is_how_far_the_roof_is(
+    fraction: float | None, bottleneck: Bottleneck
+) -> None:
     made = node(0, plan="one pass", sol_fraction=fraction)
     assert bottleneck_of(made) == bottleneck
     assert cell_of(Tree([made]), made, "cpp") == Cell(bottleneck, Family.ONE_PASS)
+
+
+@pytest.mark.parametrize("found", ["memory", "compute", "latency", "overhead"])
+def test_a_profile_says_better_than_the_clock_what_the_bottleneck_is(found: str) -> None:
+    assert bottleneck_of(node(0, sol_fraction=0.05, bottleneck=found)) == found
+
+
+def test_the_word_of_a_profile_that_is_no_class_does_not_count() -> None:
+    assert bottleneck_of(node(0, sol_fraction=0.05, bottleneck="near_roof")) == Bottleneck.FAR_FROM_ROOF
+    assert bottleneck_of(node(0, sol_fraction=0.05, bottleneck="the moon")) == Bottleneck.FAR_FROM_ROOF
