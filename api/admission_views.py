@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from api.job_schemas import Admission, Domain
+from api.job_parts import Admission, Domain
 from db.models import Admission as AdmissionRow
 from db.vocabulary import AdmissionVerdict
 

@@ -53,7 +53,7 @@ async def _key_id(request: Request) -> str | None:
     scheme, _, token = header.partition(" ")
     key_id = await _store(request).read(find_key, token.strip()) if scheme.lower() == "bearer" else None
     if key_id is None:
-        raise UnknownKey
+        raise UnknownKey(headers={"WWW-Authenticate": "Bearer"})
     return key_id
 
 

@@ -111,9 +111,6 @@ class UnknownKey(ApiError):
     title = "Unknown key"
     slug = "unknown-key"
 
-    def __init__(self, detail: str | None = None, *, errors: Sequence[FieldError] = ()) -> None:
-        super().__init__(detail, errors=errors, headers={"WWW-Authenticate": "Bearer"})
-
 
 class BudgetUsed(ApiError):
     """A cap of this API key is used up by its jobs together. Its owner can have it raised."""

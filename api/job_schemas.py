@@ -10,10 +10,11 @@ from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import ValidationInfo
 
 from api.estimate_schemas import Estimate
+from api.job_parts import Admission, BestSummary, Budget, Cost, Policy, ProblemRef, Progress, Queue, Stop, Target
 from api.problem_schemas import ProblemOutline
-from api.schemas import Body, Resource, Text, Usd, UsdIn, UtcTime
+from api.schemas import Body, Resource, Text, UsdIn, UtcTime
 from api.targets import HARDWARE_PATTERN, hardware_for, is_hardware, languages_for
-from db.vocabulary import AdmissionVerdict, JobState, Language, SearchPolicy, StopReason
+from db.vocabulary import JobState, Language, SearchPolicy, StopReason
 
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$"
 # No colon: the filter `label=key:value` splits at the first one.
@@ -190,94 +191,6 @@ class CancelBody(Body):
     """Why a job is cancelled; the reason goes into its events."""
 
     reason: Annotated[Text, Field(max_length=1000)] | None = None
-
-
-class ProblemRef(Resource):
-    """The problem; `hash` is the SHA-256 of its source."""
-
-    name: str
-    hash: str
-
-
-class Target(Resource):
-    hardware: str
-    language: str
-
-
-class Budget(Resource):
-    """Null is no limit of that kind."""
-
-    candidates: int
-    usd: Usd | None
-    wall_s: float | None
-    gpu_s: float | None
-    calls: int | None
-    tokens: int | None
-
-
-class Stop(Resource):
-    target_speedup: float | None
-    stagnation: int | None
-
-
-class Policy(Resource):
-    search: SearchPolicy
-    own_kernel_share: float
-
-
-class Domain(Resource):
-    """The values that the judge draws for one argument, and why; `bound` is an index's exclusive upper bound."""
-
-    kind: str
-    bound: int | None
-    why: str
-
-
-class Admission(Resource):
-    """What the judge says of the problem on this hardware: what would pass that must not, and what it will draw."""
-
-    verdict: AdmissionVerdict
-    reason: str | None
-    warnings: list[str]
-    notes: list[str]
-    domains: dict[str, Domain]
-    examined_at: UtcTime
-
-
-class Progress(Resource):
-    """Counts by candidate state and by verdict; each has every key, zero or not."""
-
-    candidates: dict[str, int]
-    verdicts: dict[str, int]
-
-
-class Queue(Resource):
-    """The place among the jobs that wait: 1 is next. Null once the job has started."""
-
-    position: int | None
-
-
-class BestSummary(Resource):
-    """The best verified candidate so far; the speedup is against the fastest baseline, which is named. It is certified
-    once the search has ended."""
-
-    candidate_id: str
-    speedup: float | None
-    latency_us: float | None
-    ci95: tuple[float, float] | None
-    baseline: str | None
-    certified: bool
-
-
-class Cost(Resource):
-    """What was spent. Calls whose price nobody knows count in `unpriced_calls`; what they cost is in no sum."""
-
-    llm_usd: Usd
-    llm_calls: int
-    unpriced_calls: int
-    tokens_in: int
-    tokens_out: int
-    gpu_s: float
 
 
 class Job(Resource):

@@ -8,7 +8,8 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from api.admission_views import admission_view
-from api.job_schemas import BestSummary, Budget, Cost, Job, Policy, ProblemRef, Progress, Queue, Stop, Target
+from api.job_parts import BestSummary, Budget, Cost, Policy, ProblemRef, Progress, Queue, Stop, Target
+from api.job_schemas import Job
 from db import jobs
 from db.admissions import admissions_by_id
 from db.models import Admission as AdmissionRow

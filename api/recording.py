@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from api import recording_examples as examples
 from api.deps import StoreDep, known_parameters
 from api.errors import UnknownCandidate, UnknownJob, invalid
-from api.job_schemas import Target
+from api.job_parts import Target
 from api.openapi import answers, example
 from api.paging import Cursor, Limit, link_next
 from api.recording_schemas import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from api.asking_schemas import Message
-from api.job_schemas import Target
+from api.job_parts import Target
 from api.schemas import Resource, UtcTime
 from db.vocabulary import CandidateState, Failure, Operator, Proposer
 

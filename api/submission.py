@@ -11,7 +11,8 @@ from sqlalchemy.orm import Session
 from api.admission_views import admission_view
 from api.errors import BudgetUsed, FieldError, KeyReused, Refused, invalid
 from api.estimating import estimate_of
-from api.job_schemas import DryRun, Job, JobBody, ProblemChoice, ProblemRef
+from api.job_parts import ProblemRef
+from api.job_schemas import DryRun, Job, JobBody, ProblemChoice
 from api.job_views import job_view
 from api.problem_schemas import outlined
 from db import jobs
@@ -82,7 +83,7 @@ def submit(
     """
     idempotency = None if key is None else jobs.IdempotencyKey(key, fingerprint(body))
     try:
-        check_key(session, key_id)
+        check_key(session, key_id, models=bool(body.models))
         created = jobs.create_job(session, new_job(body, problem, key_id), idempotency)
     except jobs.IdempotencyMismatch as error:
         raise KeyReused from error

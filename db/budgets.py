@@ -20,6 +20,9 @@ from db.vocabulary import CandidateState, Failure
 CAPS: Final = ("usd", "tokens", "calls", "gpu_s", "wall_s", "candidates")
 """The names of a key's caps; `budget_<name>` is the column."""
 
+CAPS_ON_MODELS: Final = ("usd", "tokens", "calls")
+"""Those that say nothing to a job without models, which uses none of them."""
+
 FREE_FAILURES: Final = (Failure.EXHAUSTED, Failure.DUPLICATE, Failure.PROVIDER_ERROR, Failure.BUDGET)
 """Rejections that take no place in a budget of candidates: as in `search.types`, which a test compares."""
 
@@ -67,25 +70,29 @@ def key_spent(session: Session, key_id: str) -> Spent:
     )
 
 
-def key_over(session: Session, key_id: str | None) -> str | None:
-    """Which of the key's caps is used up, the first in the order of `CAPS`; None while none is."""
+def key_over(session: Session, key_id: str | None, *, models: bool = True) -> str | None:
+    """Which of the key's caps is used up, the first in the order of `CAPS`; None while none is.
+
+    Without `models` only those are asked that bind a job that calls none.
+    """
     key = session.get(ApiKey, key_id, populate_existing=True) if key_id is not None else None
-    caps = {name: getattr(key, f"budget_{name}") for name in CAPS} if key is not None else {}
+    names = [name for name in CAPS if models or name not in CAPS_ON_MODELS]
+    caps = {name: getattr(key, f"budget_{name}") for name in names} if key is not None else {}
     if key is None or all(cap is None for cap in caps.values()):
         return None
     spent = key_spent(session, key.id)
     return next((name for name, cap in caps.items() if cap is not None and getattr(spent, name) >= cap), None)
 
 
-def check_key(session: Session, key_id: str | None) -> None:
-    """Before a call, a job or a request of this key. Locks the key until the transaction ends. Raises BudgetSpent.
+def check_key(session: Session, key_id: str | None, *, models: bool = True) -> None:
+    """Before a call of this key, or a job (with `models` or without). Locks the key until the transaction ends.
 
-    Lock order: the job, then its key.
+    Lock order: the job, then its key. Raises BudgetSpent.
     """
     if key_id is None:
         return
     session.execute(select(ApiKey.id).where(ApiKey.id == key_id).with_for_update(key_share=True))
-    over = key_over(session, key_id)
+    over = key_over(session, key_id, models=models)
     if over is not None:
         raise BudgetSpent(over, of_key=True)
 

@@ -76,7 +76,8 @@ class DraftLost(Exception):
 
 def create_request(session: Session, new: NewRequest) -> PlainRequest:
     """Store a request; with a model it waits for one, and its doorbell is left in the session. Raises BudgetSpent."""
-    check_key(session, new.key_id)
+    if new.model is not None:
+        check_key(session, new.key_id)
     done = RequestState.PROPOSED if new.proposal is not None else RequestState.FAILED
     row = PlainRequest(
         id=new_id("request"),

@@ -120,7 +120,7 @@ def estimate(job: JobView, diagnosis_model: str | None, grounds: Grounds) -> Est
     asked = tuple(dict.fromkeys([*called, *([diagnosis_model] if diagnosis_model else [])]))
     unknown = tuple(model for model in asked if _usd_of_call(model, grounds, NOTHING, NOTHING) is None)
     return Estimate(
-        calls=proposals.plus(diagnoses).at_most(job.budget.calls),
+        calls=proposals.plus(diagnoses),
         tokens_in=_sum([count.times(call.tokens_in) for count, call in parts]).at_most(job.budget.tokens),
         tokens_out=_sum([count.times(call.tokens_out) for count, call in parts]).at_most(job.budget.tokens),
         usd=None if unknown else _usd(job, [count.times(call.usd) for count, call in parts if call.usd is not None]),
@@ -137,11 +137,14 @@ def _calls(job: JobView, diagnosed: bool) -> tuple[Range, Range]:
     steps = max(0, job.budget.candidates - own - seeds)
     by_models = 1 - MODEL_CYCLE.count(Operator.TUNE) / len(MODEL_CYCLE)
     most = (seeds + steps) * (1 + FREE_SHARE)
-    proposals = Range(round(seeds + steps * by_models), round(most)).at_most(job.budget.calls)
-    if not diagnosed:
-        return proposals, NOTHING
+    proposals = Range(round(seeds + steps * by_models), round(most))
     small = sum(operator in DIAGNOSED for operator in MODEL_CYCLE) / len(MODEL_CYCLE)
-    return proposals, Range(round(steps * small), round(steps * (1 + FREE_SHARE))).at_most(job.budget.calls)
+    diagnoses = Range(round(steps * small), round(steps * (1 + FREE_SHARE))) if diagnosed else NOTHING
+    # A cap on calls is over both: of what they would be, each keeps its share.
+    total = proposals.plus(diagnoses)
+    capped = total.at_most(job.budget.calls)
+    kept = Range(capped.low / max(total.low, 1), capped.high / max(total.high, 1))
+    return proposals.times(kept), diagnoses.times(kept)
 
 
 def _part(count: Range, some: int, of: int) -> Range:

@@ -90,7 +90,7 @@ def view(session: Session, job: Job) -> JobView:
         gpu_s=job.gpu_s,
         llm_calls=job.llm_calls,
         llm_tokens=job.llm_tokens,
-        key_over=budgets.key_over(session, job.key_id),
+        key_over=budgets.key_over(session, job.key_id, models=bool(job.models)),
         cancel_requested=job.cancel_requested,
         slots=slots(session, job.hardware),
         policy=job.search_policy,

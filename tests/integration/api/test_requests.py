@@ -148,19 +148,22 @@ def test_a_key_counts_what_it_submits_and_is_refused_when_its_cap_is_used_up(
     http: httpx2.Client, sessions: sessionmaker[Session], token: str
 ) -> None:
     headers = {"Authorization": f"Bearer {token}"}
-    made = http.post("/v1/requests", json={"request": "softmax"}, headers=headers).json()
+    made = http.post("/v1/requests", json={"request": "softmax", "models": ["a/b"]}, headers=headers).json()
     job = http.post(made["links"]["confirm"], headers=headers).json()
     assert job["key_id"].startswith("key_")
     with sessions.begin() as session:
         session.execute(text("UPDATE jobs SET llm_calls = 2"))
     for path, body in [
         ("/v1/jobs", made["proposal"]["job"]),
-        ("/v1/requests", {"request": "softmax"}),
+        ("/v1/requests", {"request": "softmax", "writer": "a/b"}),
     ]:
         answer = http.post(path, json=body, headers=headers)
         assert (answer.status_code, answer.json()["type"]) == (403, "urn:kernelwright:error:budget-used")
         assert "the cap on calls of the API key" in answer.json()["detail"]
         assert http.post(path, json=body).status_code in (200, 202), "without the key nothing is counted"
+    without_models = made["proposal"]["job"] | {"models": []}
+    assert http.post("/v1/jobs", json=without_models, headers=headers).status_code == 202
+    assert http.post("/v1/requests", json={"request": "softmax"}, headers=headers).status_code == 200
 
 
 @pytest.mark.parametrize("header", ["Bearer kw_live_nobody", "Basic abc", "Bearer"])

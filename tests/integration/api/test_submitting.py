@@ -228,3 +228,22 @@ def test_a_body_above_the_limit_is_a_413_whether_its_length_is_declared_or_not(h
     ):
         assert (answer.status_code, answer.json()["type"]) == (413, "urn:kernelwright:error:body-too-large")
         assert "2097152 bytes" in answer.json()["detail"]
+
+
+def test_a_dry_run_estimates_what_models_would_cost_and_names_unknown_prices(client: Client) -> None:
+    asked = {"budget": {"candidates": 20, "calls": 12}, "diagnosis_model": "openai/gpt-4o-mini"}
+    known = client.dry_run(BODY | asked | {"models": ["openai/gpt-4o-mini"]})["estimate"]
+    assert known["llm_calls"] == {"low": 12.0, "high": 12.0}
+    assert known["prices"] == [
+        {
+            "model": "openai/gpt-4o-mini",
+            "usd_per_mtok_in": "0.15",
+            "usd_per_mtok_out": "0.60",
+            "source": "litellm",
+        }
+    ]
+    assert known["usd"] is not None and 0 < float(known["usd"]["low"]) < float(known["usd"]["high"])
+    unknown = client.dry_run(BODY | asked | {"models": ["openai/unheard-of"]})["estimate"]
+    assert (unknown["usd"], unknown["unknown_prices"]) == (None, ["openai/unheard-of"])
+    free = client.dry_run(BODY)["estimate"]
+    assert (free["usd"], free["llm_calls"]["high"]) == ({"low": "0.00", "high": "0.00"}, 0.0)

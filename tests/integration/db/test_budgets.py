@@ -155,6 +155,8 @@ def test_each_cap_of_a_key_is_seen_when_it_is_used_up(sessions: Sessions, key: s
     cap(sessions, **{name: 1})
     with sessions.begin() as session:
         assert budgets.key_over(session, key) == name
+        bound = None if name in budgets.CAPS_ON_MODELS else name
+        assert budgets.key_over(session, key, models=False) == bound, "a job without models"
     assert start(sessions, candidate_id) is None
 
 

@@ -79,3 +79,9 @@ def test_a_judge_model_adds_calls() -> None:
     alone, judged = estimated(job(20)), estimated(job(20), "a")
     assert judged.calls.low > alone.calls.low and judged.calls.high > alone.calls.high
     assert judged.usd is not None and alone.usd is not None and judged.usd.high > alone.usd.high
+
+
+def test_a_cap_on_calls_bounds_proposals_and_diagnoses_together() -> None:
+    free, capped = estimated(job(40), "a"), estimated(job(40, calls=6), "a")
+    assert capped.calls == Range(6, 6)
+    assert capped.tokens_out.high == pytest.approx(free.tokens_out.high * 6 / free.calls.high)
