@@ -72,7 +72,7 @@ def tell(
     json: JsonOption = False,
 ) -> None:
     """Answer questions. Exit 1 when the service refused one of them; the others are told all the same."""
-    said = list(_answers(_text(answers), str(answers)))
+    said = list(read_answers(_text(answers), str(answers)))
     refused = 0
     with service(url) as client:
         for each in said:
@@ -99,7 +99,7 @@ def _show(told: outside.Told, *, as_json: bool) -> None:
         typer.echo(f"{told['candidate_id']}: {told['failure']}: {told['failure_detail']}")
 
 
-def _answers(lines: str, name: str) -> Iterator[Answer]:
+def read_answers(lines: str, name: str) -> Iterator[Answer]:
     """The file's lines, all of them read before the first is told. Raises UnusableInput."""
     for number, line in enumerate(lines.splitlines(), 1):
         if line.strip():

@@ -51,16 +51,3 @@ def test_a_batch_of_questions_goes_out_and_its_answers_come_back(
     told = kernelwright("tell", asking, answered)
     assert told.returncode == 0
     assert told.stdout.startswith(f"{second['candidate_id']}: duplicate: the same source as candidate ")
-
-
-def test_a_file_that_cannot_be_told_is_refused_before_any_of_it_is(
-    kernelwright: Kernelwright, asking: str, tmp_path: Path
-) -> None:
-    (question,) = (json.loads(line) for line in kernelwright("ask", asking).stdout.splitlines())
-    answers = tmp_path / "answers.jsonl"
-    answers.write_text(json.dumps(question | {"answer": file_answer("a")}) + "\n" + json.dumps(question))
-    refused = kernelwright("tell", asking, answers)
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert "line 2: it has to have either an answer or a source" in refused.stderr
-    told = kernelwright("tell", asking, answers.with_name("none.jsonl"))
-    assert (told.returncode, "cannot read" in told.stderr) == (2, True)
