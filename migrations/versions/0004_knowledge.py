@@ -1,7 +1,7 @@
 """The knowledge base: lessons with their evidence, kernels that can be found, what was shown to whom.
 
 Needs the extension pg_trgm, which comes with Postgres and which the owner of a database may create. Jobs that have
-ended are queued to be learned from.
+ended, other than in error, are queued to be learned from.
 
 Revision ID: 0004
 Revises: 0003
@@ -38,7 +38,8 @@ def upgrade() -> None:
     op.execute(
         "INSERT INTO work (id, kind, queue, job_id, priority)"
         " SELECT 'work_' || replace(gen_random_uuid()::text, '-', ''), 'learn', 'control', jobs.id, -1000 FROM jobs"
-        " WHERE finished_at IS NOT NULL AND EXISTS (SELECT FROM evaluations WHERE evaluations.job_id = jobs.id)"
+        " WHERE finished_at IS NOT NULL AND stop_reason <> 'error'"
+        " AND EXISTS (SELECT FROM evaluations WHERE evaluations.job_id = jobs.id)"
     )
 
 
