@@ -23,12 +23,12 @@ WITH fitting AS (
      LIMIT 150)
     UNION
     (SELECT id FROM kernels
-     WHERE current AND language = :language AND hardware_kin = :hardware_kin AND title % :title
-     ORDER BY title <-> :title
+     WHERE current AND language = :language AND hardware_kin = :hardware_kin AND title %> :title
+     ORDER BY title <->> :title
      LIMIT 50)
 )
 SELECT kernels.id, 'kernel' AS kind, hardware, language, op_family, bound, problem_hash = :problem_hash AS exact,
-       coalesce(speedup, 1.0) AS worth, terms, similarity(title, :title)::float8 AS trigram_score, embedder, embedding
+       coalesce(speedup, 1.0) AS worth, terms, word_similarity(:title, title)::float8 AS trigram_score, embedder, embedding
 FROM fitting JOIN kernels USING (id)
 ORDER BY kernels.id
 
@@ -37,8 +37,8 @@ ORDER BY kernels.id
 WITH fitting AS (
     (SELECT id FROM lessons
      WHERE state = 'confirmed' AND kind = 'failure' AND language = :language AND hardware_kin = :hardware_kin
-       AND (key = :error OR title % :error_message)
-     ORDER BY key = :error DESC, title <-> :error_message
+       AND (key = :error OR title %> :error_message)
+     ORDER BY key = :error DESC, title <->> :error_message
      LIMIT 20)
     UNION
     (SELECT id FROM lessons
@@ -49,7 +49,7 @@ WITH fitting AS (
 )
 SELECT lessons.id, 'lesson' AS kind, hardware_kin AS hardware, language, op_family, bound,
        coalesce(kind = 'failure' AND key = :error, false) AS exact, supporting::float8 AS worth, terms,
-       similarity(title, CASE WHEN :error_message <> '' THEN :error_message ELSE :title END)::float8 AS trigram_score,
+       word_similarity(CASE WHEN :error_message <> '' THEN :error_message ELSE :title END, title)::float8 AS trigram_score,
        embedder, embedding
 FROM fitting JOIN lessons USING (id)
 ORDER BY lessons.id
