@@ -93,8 +93,8 @@ def _extend_kernels() -> None:
         "ix_kernels_title",
         "kernels",
         ["title"],
-        postgresql_using="gist",
-        postgresql_ops={"title": "gist_trgm_ops"},
+        postgresql_using="gin",
+        postgresql_ops={"title": "gin_trgm_ops"},
         postgresql_where=current,
     )
 
@@ -137,8 +137,8 @@ def _create_lessons() -> None:
         "ix_lessons_title",
         "lessons",
         ["title"],
-        postgresql_using="gist",
-        postgresql_ops={"title": "gist_trgm_ops"},
+        postgresql_using="gin",
+        postgresql_ops={"title": "gin_trgm_ops"},
     )
 
 
