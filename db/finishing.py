@@ -58,7 +58,8 @@ def finish_job(session: Session, job_id: str, stop_reason: StopReason, error: st
         "error": error,
     }
     events.append(session, job_id, EventType.JOB_FINISHED, data)
-    _enqueue_learn(session, job_id)
+    if stop_reason is not StopReason.ERROR:
+        _enqueue_learn(session, job_id)
     session.refresh(job)
     return True
 
@@ -78,8 +79,11 @@ def _final_state(job: Job, stop_reason: StopReason) -> JobState:
 
 
 def _enqueue_learn(session: Session, job_id: str) -> None:
-    """Have the job's candidates taught to later ones, behind all that somebody waits for. A cancelled job teaches too;
-    one without evaluations has nothing to teach."""
+    """Have the job's candidates taught to later ones, behind all that somebody waits for.
+
+    A cancelled job teaches too; one without evaluations has nothing to teach, and what is known of a job that ended in
+    error (a refused problem, a reference that fails) was found by tests that cannot tell right from wrong.
+    """
     if session.scalar(select(Evaluation.id).where(Evaluation.job_id == job_id).limit(1)) is None:
         return
     ledger.enqueue(session, kind=WorkKind.LEARN, queue=QUEUE_CONTROL, job_id=job_id, priority=LEARN_PRIORITY)

@@ -2,8 +2,9 @@
 -- hundred thousand kernels as with a hundred: the figures are in benchmarks/knowledge.py.
 
 -- name: narrow_kernels
--- Of this very problem; of this op family, the fastest; whatever shares rare words; whatever is called alike.
-WITH fitting AS (
+-- Of this very problem; of this op family, the fastest; whatever shares rare words. Where all that is little, what is
+-- called alike too: with 100,000 kernels a common name costs 100 ms to compare, and words have found those already.
+WITH fitting AS MATERIALIZED (
     (SELECT id FROM kernels
      WHERE current AND language = :language AND hardware_kin = :hardware_kin AND problem_hash = :problem_hash
      LIMIT 5)
@@ -11,7 +12,7 @@ WITH fitting AS (
     (SELECT id FROM kernels
      WHERE current AND language = :language AND hardware_kin = :hardware_kin AND op_family = :op_family
      ORDER BY speedup DESC NULLS LAST
-     LIMIT 150)
+     LIMIT 60)
     UNION
     (SELECT id FROM (
         SELECT id, terms_vector FROM kernels
@@ -20,16 +21,20 @@ WITH fitting AS (
         LIMIT 1000
      ) AS matching
      ORDER BY ts_rank(terms_vector, to_tsquery('simple', :every)) DESC, id
-     LIMIT 150)
-    UNION
-    (SELECT id FROM kernels
-     WHERE current AND language = :language AND hardware_kin = :hardware_kin AND title % :title
-     ORDER BY title <-> :title
-     LIMIT 50)
+     LIMIT 60)
+), called_alike AS (
+    SELECT id FROM (
+        SELECT id, title FROM kernels
+        WHERE (SELECT count(*) FROM fitting) < 20
+          AND current AND language = :language AND hardware_kin = :hardware_kin AND title %> :title
+        LIMIT 300
+    ) AS matching
+    ORDER BY title <->> :title
+    LIMIT 20
 )
 SELECT kernels.id, 'kernel' AS kind, hardware, language, op_family, bound, problem_hash = :problem_hash AS exact,
-       coalesce(speedup, 1.0) AS worth, terms, similarity(title, :title)::float8 AS trigram_score, embedder, embedding
-FROM fitting JOIN kernels USING (id)
+       coalesce(speedup, 1.0) AS worth, terms, word_similarity(:title, title)::float8 AS trigram_score, embedder, embedding
+FROM (SELECT id FROM fitting UNION SELECT id FROM called_alike) AS found JOIN kernels USING (id)
 ORDER BY kernels.id
 
 -- name: narrow_lessons
@@ -37,19 +42,19 @@ ORDER BY kernels.id
 WITH fitting AS (
     (SELECT id FROM lessons
      WHERE state = 'confirmed' AND kind = 'failure' AND language = :language AND hardware_kin = :hardware_kin
-       AND (key = :error OR title % :error_message)
-     ORDER BY key = :error DESC, title <-> :error_message
+       AND (key = :error OR title %> :error_message)
+     ORDER BY key = :error DESC, title <->> :error_message
      LIMIT 20)
     UNION
     (SELECT id FROM lessons
      WHERE state = 'confirmed' AND language = :language AND hardware_kin = :hardware_kin
        AND (:any_family OR op_family = ANY(:op_families))
      ORDER BY supporting DESC, id
-     LIMIT 150)
+     LIMIT 100)
 )
 SELECT lessons.id, 'lesson' AS kind, hardware_kin AS hardware, language, op_family, bound,
        coalesce(kind = 'failure' AND key = :error, false) AS exact, supporting::float8 AS worth, terms,
-       similarity(title, CASE WHEN :error_message <> '' THEN :error_message ELSE :title END)::float8 AS trigram_score,
+       word_similarity(CASE WHEN :error_message <> '' THEN :error_message ELSE :title END, title)::float8 AS trigram_score,
        embedder, embedding
 FROM fitting JOIN lessons USING (id)
 ORDER BY lessons.id

@@ -67,8 +67,8 @@ class Lesson(Base):
         Index(
             "ix_lessons_title",
             "title",
-            postgresql_using="gist",
-            postgresql_ops={"title": "gist_trgm_ops"},
+            postgresql_using="gin",
+            postgresql_ops={"title": "gin_trgm_ops"},
         ),
     )
 

@@ -423,8 +423,8 @@ class Kernel(Base):
         Index(
             "ix_kernels_title",
             "title",
-            postgresql_using="gist",
-            postgresql_ops={"title": "gist_trgm_ops"},
+            postgresql_using="gin",
+            postgresql_ops={"title": "gin_trgm_ops"},
             postgresql_where=text("current"),
         ),
     )

@@ -1,7 +1,7 @@
 """The knowledge base: lessons with their evidence, kernels that can be found, what was shown to whom.
 
 Needs the extension pg_trgm, which comes with Postgres and which the owner of a database may create. Jobs that have
-ended are queued to be learned from.
+ended, other than in error, are queued to be learned from.
 
 Revision ID: 0004
 Revises: 0003
@@ -38,7 +38,8 @@ def upgrade() -> None:
     op.execute(
         "INSERT INTO work (id, kind, queue, job_id, priority)"
         " SELECT 'work_' || replace(gen_random_uuid()::text, '-', ''), 'learn', 'control', jobs.id, -1000 FROM jobs"
-        " WHERE finished_at IS NOT NULL AND EXISTS (SELECT FROM evaluations WHERE evaluations.job_id = jobs.id)"
+        " WHERE finished_at IS NOT NULL AND stop_reason <> 'error'"
+        " AND EXISTS (SELECT FROM evaluations WHERE evaluations.job_id = jobs.id)"
     )
 
 
@@ -92,8 +93,8 @@ def _extend_kernels() -> None:
         "ix_kernels_title",
         "kernels",
         ["title"],
-        postgresql_using="gist",
-        postgresql_ops={"title": "gist_trgm_ops"},
+        postgresql_using="gin",
+        postgresql_ops={"title": "gin_trgm_ops"},
         postgresql_where=current,
     )
 
@@ -136,8 +137,8 @@ def _create_lessons() -> None:
         "ix_lessons_title",
         "lessons",
         ["title"],
-        postgresql_using="gist",
-        postgresql_ops={"title": "gist_trgm_ops"},
+        postgresql_using="gin",
+        postgresql_ops={"title": "gin_trgm_ops"},
     )
 
 

@@ -26,8 +26,8 @@ FACT_PREFIX: Final = "fact:"
 VECTOR_WEIGHT = 0.5
 """The bundled embedder sees spelling, as the trigram part does: together they count as much as the words."""
 
-MAX_VECTORS = 100
-"""Vectors compared for one question: 10 us each."""
+MAX_VECTORS = 40
+"""Vectors compared for one question, of what the other parts put first: 50 us each."""
 
 
 def ranked_items(question: Question, shelf: Shelf) -> dict[str, list[Found]]:

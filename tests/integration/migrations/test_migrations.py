@@ -71,6 +71,30 @@ def test_down_and_up_again(empty_url: str) -> None:
     assert tables(empty_url) >= set(Base.metadata.tables)
 
 
+_HISTORY = (
+    "INSERT INTO problems (hash, name, source) VALUES ('p', 'p', '')",
+    "INSERT INTO jobs (id, problem_hash, problem_name, hardware, language, budget_candidates, stop_reason, finished_at)"
+    " SELECT 'job_' || reason, 'p', 'p', 'cpu', 'cpp', 1, reason, CASE WHEN reason <> 'stagnated' THEN now() END"
+    " FROM unnest(ARRAY['exhausted', 'error', 'stagnated', 'cancelled']) AS reason",
+    "INSERT INTO candidates (id, job_id, ordinal, operator, proposer)"
+    " SELECT 'cand_' || stop_reason, id, 1, 'seed', 'builtin' FROM jobs WHERE stop_reason <> 'cancelled'",
+    "INSERT INTO evaluations (id, candidate_id, job_id, verdict) SELECT 'e' || id, id, job_id, 'ok' FROM candidates",
+)
+
+
+def test_jobs_that_ended_before_there_was_a_knowledge_base_are_queued_to_be_learned_from(empty_url: str) -> None:
+    migrate(empty_url, "0003")
+    engine = create_engine(empty_url)
+    with engine.begin() as connection:
+        for statement in _HISTORY:
+            connection.execute(text(statement))
+    migrate(empty_url)
+    with engine.connect() as connection:
+        queued = connection.execute(text("SELECT kind, state, job_id, candidate_id FROM work")).all()
+    engine.dispose()
+    assert [tuple(row) for row in queued] == [("learn", "queued", "job_exhausted", None)]
+
+
 def test_migrators_that_start_together_take_turns(empty_url: str) -> None:
     """Alembic itself keeps global state, so the second migrator is only its lock, held for a moment."""
     engine = create_engine(empty_url)

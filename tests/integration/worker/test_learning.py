@@ -167,8 +167,11 @@ def test_of_a_problem_the_fastest_certified_kernel_is_the_current_one(here: Runt
     assert "2.50 times the fastest baseline" in best.story and "BLOCK = 128" in best.story
 
 
-def test_a_job_without_evaluations_teaches_nothing_and_a_cancelled_one_teaches(here: Runtime) -> None:
+def test_jobs_without_evaluations_or_in_error_teach_nothing_and_a_cancelled_one_teaches(here: Runtime) -> None:
     finish(here, make_job(here.sessions))
+    job, _ = searched(here)
+    with here.sessions.begin() as session:
+        jobs.finish_job(session, job.id, StopReason.ERROR, "the problem cannot be judged")
     assert states(here.sessions, WorkKind.LEARN) == []
     job, _ = searched(here)
     with here.sessions.begin() as session:
