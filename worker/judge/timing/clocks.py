@@ -134,8 +134,8 @@ class HostClock:
         self.cost_s = once_s + 2 * (time.perf_counter() - start)
 
     def measure_overhead(self) -> float:
-        """Seconds that a ring takes with nothing to do: the lower quartile, since a neighbour that comes in between only
-        adds to it. With the median of 15 an honest kernel of 0.9 ms was once taken for one that does not run at all."""
+        """Seconds that a ring takes with nothing to do: the lower quartile, since neighbours only add to it. With the
+        median of 15 an honest kernel of 0.9 ms was once taken for one that does not run at all."""
         rings = sorted(self._ring(protocol.NULL_CHAIN, CALL_LIMIT_S, count=0) for _repeat in range(_RINGS))
         self._overhead_s = rings[_RINGS // 4]
         return self._overhead_s
