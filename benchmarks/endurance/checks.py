@@ -6,6 +6,9 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
+from search.types import FREE_FAILURES
+
+# What a job taught is learned after its end: that work may still be open.
 _COUNTS = """
 SELECT (SELECT state FROM jobs WHERE id = :job) AS state,
        (SELECT stop_reason FROM jobs WHERE id = :job) AS stop_reason,
@@ -15,7 +18,8 @@ SELECT (SELECT state FROM jobs WHERE id = :job) AS state,
        (SELECT count(*) FROM evaluations WHERE job_id = :job) AS evaluations,
        (SELECT count(DISTINCT candidate_id) FROM evaluations WHERE job_id = :job) AS evaluated_once,
        (SELECT count(*) FROM events WHERE job_id = :job AND type = 'candidate.evaluated') AS evaluated_events,
-       (SELECT count(*) FROM work WHERE job_id = :job AND state NOT IN ('done', 'dead', 'cancelled')) AS open_work,
+       (SELECT count(*) FROM work WHERE job_id = :job AND state NOT IN ('done', 'dead', 'cancelled')
+           AND kind <> 'learn') AS open_work,
        (SELECT count(*) FROM work WHERE job_id = :job AND state = 'dead') AS dead_work,
        (SELECT count(*) FROM events WHERE job_id = :job AND type = 'work.requeued') AS requeued,
        (SELECT count(*) FROM events WHERE job_id = :job AND type = 'work.fenced') AS fenced,
@@ -26,14 +30,14 @@ SELECT (SELECT state FROM jobs WHERE id = :job) AS state,
        (SELECT coalesce(sum(cost_usd), 0)::float FROM llm_calls WHERE job_id = :job) AS calls_usd,
        (SELECT coalesce(sum(cost_usd), 0)::float FROM candidates WHERE job_id = :job) AS candidates_usd,
        (SELECT cost_usd::float FROM jobs WHERE id = :job) AS job_usd,
-       (SELECT coalesce(sum(gpu_s), 0) FROM evaluations WHERE job_id = :job) AS evaluations_gpu_s,
+       (SELECT coalesce(sum(gpu_s), 0) FROM evaluations WHERE job_id = :job)
+           + (SELECT coalesce(sum(gpu_s), 0) FROM tunings WHERE job_id = :job) AS measured_gpu_s,
        (SELECT gpu_s FROM jobs WHERE id = :job) AS job_gpu_s
 """
 _VERDICTS = "SELECT verdict, count(*) FROM evaluations WHERE job_id = :job GROUP BY 1 ORDER BY 1"
 _FAILURES = "SELECT failure, count(*) FROM candidates WHERE job_id = :job AND state = 'rejected' GROUP BY 1 ORDER BY 1"
 _TREE = "SELECT id, ordinal, operator, state, failure, parents FROM candidates WHERE job_id = :job ORDER BY ordinal"
 _FROM_NOTHING = frozenset({"seed", "translate"})
-_FREE = frozenset({"exhausted", "duplicate", "provider_error"})
 _SETTLED = frozenset({"evaluated", "rejected", "cancelled"})
 
 Facts = dict[str, Any]
@@ -47,7 +51,7 @@ def facts_of(connection: Connection, job_id: str) -> Facts:
     counts["verdicts"] = {verdict: count for verdict, count in connection.execute(text(_VERDICTS), named)}
     counts["rejected"] = {failure: count for failure, count in connection.execute(text(_FAILURES), named)}
     counts["operators"] = {name: sum(n["operator"] == name for n in nodes) for name in {n["operator"] for n in nodes}}
-    free = sum(count for name, count in counts["rejected"].items() if name in _FREE)
+    free = sum(count for name, count in counts["rejected"].items() if name in FREE_FAILURES)
     counts["spent"] = counts["candidates"] - free
     counts["depth"] = max(_depths(nodes).values(), default=0)
     counts["wrong"] = [*_wrong_counts(counts), *_wrong_tree(nodes)]
@@ -62,7 +66,7 @@ def _wrong_counts(facts: Facts) -> list[str]:
         ("evaluated_events", "evaluations"),
         ("calls_usd", "job_usd"),
         ("candidates_usd", "job_usd"),
-        ("evaluations_gpu_s", "job_gpu_s"),
+        ("measured_gpu_s", "job_gpu_s"),
         ("spent", "budget"),
     ]
     wrong = [f"{a} {facts[a]} != {b} {facts[b]}" for a, b in equal if abs(facts[a] - facts[b]) > 1e-6]

@@ -1,13 +1,13 @@
 """A language model behind real HTTP whose every answer is another candidate: kernels that are right, wrong or broken.
 
-No two answers are alike, so that none is refused as a duplicate, and every one holds a candidate: a job with a budget
-of N candidates then ends with N evaluations, however often it was interrupted.
+No two answers are alike, and they differ in a number, which is never refused as a near duplicate. Every one holds a
+candidate: a job with a budget of N candidates then ends with N evaluations, however often it was interrupted.
 """
 
 from __future__ import annotations
 
 import random
-import uuid
+import secrets
 
 from tests.support.fake_openai import Answer, FakeOpenAI, Request
 
@@ -32,13 +32,13 @@ _KERNEL = '''
 import torch
 from kernelwright import load_cpp
 
-NUMBER = "$number"
 SOURCE = r"""
 #include <cstdint>
 extern "C" void doubled(const float* __restrict__ x, float* __restrict__ out, int64_t n) {
     #pragma omp parallel for simd schedule(static)
     for (int64_t i = 0; i < n; ++i) out[i] = x[i] > 0.0f ? x[i] * 2.0f : 0.0f;
 }
+extern "C" int64_t number() { return $number; }
 """
 lib = load_cpp(SOURCE)
 
@@ -53,7 +53,7 @@ class ModelNew(torch.nn.Module):
 _RIGHT = """
 import torch
 
-NUMBER = "$number"
+NUMBER = $number
 
 
 class ModelNew(torch.nn.Module):
@@ -83,4 +83,4 @@ class Author(FakeOpenAI):
             self.requests.append(request)
             (source,) = self._dice.choices([kind for kind, _ in _MIX], [share for _, share in _MIX])
             hang_s = self._dice.uniform(0.0, LONGEST_CALL_S)
-        return Answer(source=source.replace("$number", uuid.uuid4().hex), hang_s=hang_s)
+        return Answer(source=source.replace("$number", str(secrets.randbits(62))), hang_s=hang_s)

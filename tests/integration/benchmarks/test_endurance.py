@@ -60,7 +60,7 @@ FAULTS = {
     "DELETE FROM evaluations WHERE job_id = :job": "evaluations 0 != evaluated 2",
     "DELETE FROM events WHERE job_id = :job AND type = 'candidate.evaluated'": "evaluated_events 0",
     "UPDATE jobs SET cost_usd = 0.2 WHERE id = :job": "calls_usd 0.0 != job_usd 0.2",
-    "UPDATE jobs SET gpu_s = 9 WHERE id = :job": "evaluations_gpu_s 4.0 != job_gpu_s 9.0",
+    "UPDATE jobs SET gpu_s = 9 WHERE id = :job": "measured_gpu_s 4.0 != job_gpu_s 9.0",
     "UPDATE jobs SET budget_candidates = 3 WHERE id = :job": "spent 2 != budget 3",
     "UPDATE work SET state = 'queued' WHERE job_id = :job AND kind = 'evaluate'": "2 units of work never ended",
     "UPDATE candidates SET ordinal = 7 WHERE job_id = :job AND ordinal = 2": "gaps",
