@@ -39,10 +39,8 @@ RECIPES = (
     "cross_entropy.cross_entropy",
     "cumsum.scan",
     "layernorm.layer_norm",
-    "layernorm.rowwise",
-    "residual_rmsnorm.rowwise",
+    "residual_rmsnorm.rms_norm",
     "softmax.rowwise",
-    "softmax.softmax",
 )
 """PROBLEM.RECIPE: spaces of 48 to 288 configurations. The products' have thousands."""
 
