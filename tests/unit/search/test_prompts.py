@@ -100,8 +100,8 @@ def test_the_prompt_with_knowledge_is_the_one_that_was_reviewed() -> None:
 
 DIAGNOSIS = """\
 Workload large: 812 us, 41% of this device's speed of light. Bound: compute.
-Bottleneck: 76% of the kernel's time is in the loop around line 12 (`s += expf(x[i]);`), whose arithmetic is scalar; g++ \
-says: control flow in loop. (up to 59% of the time). It calls for: vectorise it.
+Bottleneck: 76% of the kernel's time is in the loop around line 12 (`s += expf(x[i]);`), whose arithmetic is scalar; \
+g++ says: control flow in loop. (up to 59% of the time). It calls for: vectorise it.
 Later: 1 of 2 cores are at work while the kernel runs (up to 38% of the time). It calls for: parallelise the outer loop.
 Measured at rung 'compiler report' (perf: cycles: not supported)."""
 
