@@ -56,7 +56,7 @@ def kernels(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict
                 call(*inputs)
             torch.cuda.synchronize()
     trace = Path.cwd() / "kernels.json"
-    recorded.kineto_results.save(str(trace))  # type: ignore[union-attr]
+    recorded.kineto_results.save(str(trace))
     return {"kernels": listed(json.loads(trace.read_text(encoding="utf-8"))["traceEvents"])}
 
 
