@@ -40,6 +40,8 @@ from worker.judge.report import Evaluation
 log = structlog.get_logger()
 
 COUNT = 300
+LEAST = 100
+"""A smaller pool is not packed: a budget of 100 would see all of it."""
 OPENING = 24
 """Seeds before anything is built upon."""
 SHARES = {
@@ -191,7 +193,9 @@ def main() -> int:
     paths = {name: options.folder / f"{name}.jsonl" for name in options.problems}
     if options.pack:
         for name, path in paths.items():
-            if path.exists():
+            if _size(path) < LEAST:
+                log.info("pool.too_small", problem=name, programs=_size(path), least=LEAST)
+            else:
                 log.info("pool.packed", problem=name, programs=_size(path), path=str(pack(name, path)))
         return 0
     until = time.monotonic() + options.limit_s
