@@ -46,13 +46,9 @@ _GLUE_US, _BACKWARD_US = 10.0, 30.0
 """What one call may spend in torch on allocation, sizes and views (1 to 5 us, seen), and in the autograd engine (6 to
 13 us, seen); filling tensors comes on top as the list has it."""
 _DOUBTFUL = 4
-_MOST_WAITED = 0.9
-"""Of the time between stops, that a thread can have waited for a core and still have been sampled."""
 _Z, _FEWEST = 3.0, 8
 _MOST_LATE = 2
 _CALL_LIMIT_S = 60.0
-_CROWDED = 3.0
-"""Processes for each core, from which on what samples do not show may be there all the same."""
 
 
 @dataclass(slots=True)
@@ -66,7 +62,7 @@ class Census:
     """Threads that waited for a core until the judge gave up."""
     stops: int = 0
     ran_s: float = 0.0
-    """Between the stops, without what the calling thread waited for a core."""
+    """Between the stops."""
     calls: int = 0
     late: int = 0
     """Stops at which own code ran while a result was being copied, after its call was over."""
@@ -78,7 +74,8 @@ class Census:
         self.own += own
         self.late += over and own > 0
         self.unsettled += sum(whose is Whose.UNSETTLED for whose, _name in threads)
-        self.foreign.update(name for whose, name in threads if whose is Whose.FOREIGN)
+        if not over:  # then it is the runner that copies the result, by torch
+            self.foreign.update(name for whose, name in threads if whose is Whose.FOREIGN)
 
     def wants_more(self) -> bool:
         """Whether to go on."""
@@ -93,7 +90,7 @@ class Census:
         BLAS call are in the waiting loops of OpenMP (seen), and what is left is mostly foreign."""
         foreign = self.foreign.total()
         few = self.stops < _FEWEST or self.own + foreign < _FEWEST or foreign > self.own
-        return few and quiet.overloaded(_CROWDED)
+        return few and quiet.overloaded()
 
     def beyond(self, glue_us: float) -> float:
         """Samples in foreign code that `glue_us` a call does not explain."""
@@ -164,10 +161,9 @@ def take(runner: Runner, bench: Workbench, built: Artefacts, rng: random.Random,
         if _interposed(runner):
             raise Fault(Verdict.SUSPICIOUS, f"{BELL}: something stands between the runner and the judge's calls")
         caller.start()
-        waited_s, patience = quiet.caller_waited_s(runner._pid), time.monotonic() + _PATIENCE * budget_s
+        patience = time.monotonic() + _PATIENCE * budget_s
         while caller.fault is None and census.wants_more() and time.monotonic() < patience:
             _sample(runner, caller, built, census, rng.uniform(0.5, 1.5) * pause_s)
-        census.ran_s -= min(quiet.caller_waited_s(runner._pid) - waited_s, _MOST_WAITED * census.ran_s)
     finally:
         runner.thaw()
         caller.finish()

@@ -162,3 +162,11 @@ def test_a_thread_that_waits_for_a_core_is_counted_as_such() -> None:
     census = Census()
     census.add([(Whose.UNSETTLED, ""), (Whose.OWN, "a.so"), (Whose.UNSETTLED, "")])
     assert (census.unsettled, census.own, census.foreign.total()) == (2, 1, 0)
+
+
+def test_the_copy_of_a_result_is_nobodys_work() -> None:
+    census = Census()
+    census.add([(Whose.FOREIGN, "libtorch_cpu.so")], over=True)
+    assert census.foreign.total() == 0
+    census.add([(Whose.FOREIGN, "libtorch_cpu.so")])
+    assert census.foreign.total() == 1
