@@ -49,6 +49,7 @@ def test_a_job_by_a_model_travels_from_a_rest_call_to_a_verified_kernel(deployme
     assert deployment.rows("SELECT problem_name FROM kernels WHERE job_id = :id", id=job["id"]) == [("rows",)]
 
 
+@pytest.mark.exhaustive
 def test_a_job_without_a_model_is_searched_by_the_built_in_proposer(deployment: Deployment) -> None:
     job = deployment.client.submit(body(3, problem=OWN))
     ended = deployment.finished(job["id"])

@@ -51,6 +51,15 @@ _MOST_LATE = 2
 _CALL_LIMIT_S = 60.0
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What the profiler's list says of one call, in microseconds."""
+
+    filling_us: float
+    own_us: float
+    wall_us: float
+
+
 @dataclass(slots=True)
 class Census:
     """What the threads were found in, over all samples of one workload."""
@@ -84,13 +93,16 @@ class Census:
         rounds = _ROUNDS if doubtful else 1
         return self.stops < rounds * _ENOUGH and self.own + foreign < rounds * _ENOUGH
 
-    @property
-    def blind(self) -> bool:
-        """Whether a busy machine has hidden whose code runs: with ten neighbours on two cores nine of ten samples of a
-        BLAS call are in the waiting loops of OpenMP (seen), and what is left is mostly foreign."""
+    def blind(self, own_us: float) -> bool:
+        """Whether a busy machine has hidden whose code runs, of calls that have so much of their own by the list.
+
+        With ten neighbours on two cores nine of ten samples of a BLAS call are in the waiting loops of OpenMP (seen),
+        and what is left is mostly foreign. Calls of some microseconds are seldom met in any case.
+        """
         foreign = self.foreign.total()
-        few = self.stops < _FEWEST or self.own + foreign < _FEWEST or foreign > self.own
-        return few and quiet.overloaded()
+        expected = self.calls * own_us * 1e-6 * self.stops / self.ran_s if self.ran_s else 0.0
+        missing = self.own + foreign < _FEWEST <= expected or self.own < foreign >= _DOUBTFUL
+        return (self.stops < _FEWEST or missing) and quiet.overloaded()
 
     def beyond(self, glue_us: float) -> float:
         """Samples in foreign code that `glue_us` a call does not explain."""
@@ -99,21 +111,21 @@ class Census:
         return max(0.0, self.foreign.total() - self.calls * glue_us * 1e-6 * self.stops / self.ran_s)
 
 
-def check(trial: Trial, artefacts: Sequence[Path], listed: Mapping[str, tuple[float, float]]) -> None:
+def check(trial: Trial, artefacts: Sequence[Path], listed: Mapping[str, Call]) -> None:
     """Raises Fault `suspicious` when library code does what the profiler's list calls the candidate's own.
 
-    `listed`: by workload, the microseconds of a call that the list has for filling, and those of all of it.
+    `listed`: by workload, what the list says of one call.
     """
     required = trial.request.own_kernel_share
     if trial.device != "cpu" or required <= 0:
         return
     built = Artefacts(artefacts)
     figures: dict[str, float | str] = {"required": required}
-    for name, (filling_us, call_us) in listed.items():
+    for name, call in listed.items():
         bench = trial.benches[name]
-        glue_us = filling_us + _GLUE_US + (_BACKWARD_US if bench.instance.backward else 0.0)
+        glue_us = call.filling_us + _GLUE_US + (_BACKWARD_US if bench.instance.backward else 0.0)
         try:
-            census = take(trial.runner, bench, built, trial.rng, call_us * 1e-6)
+            census = take(trial.runner, bench, built, trial.rng, call.wall_us * 1e-6)
         except Unreadable as closed:
             trial.record(NAME, True, f"not sampled on this machine: {closed}", sampled="no")
             return
@@ -132,7 +144,7 @@ def check(trial: Trial, artefacts: Sequence[Path], listed: Mapping[str, tuple[fl
                 f"({beyond:.0f} beyond glue against {census.own}; {where}); the policy asks for {required:.0%} own code"
             )
             raise trial.refuse(NAME, Verdict.SUSPICIOUS, reason, **figures)
-        if census.blind or least_share(beyond + census.unsettled, census.own) > 1 - required:
+        if census.blind(call.own_us) or least_share(beyond + census.unsettled, census.own) > 1 - required:
             busy = f"{census.unsettled} threads found no core; {census.own} own samples at {census.stops} stops"
             raise Fault(Verdict.INFRA_ERROR, f"{name}: too busy a machine to sample whose code runs ({busy})")
     trial.record(NAME, True, "where its threads were found agrees with the list of kernels", **figures)
