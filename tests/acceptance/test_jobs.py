@@ -103,6 +103,7 @@ def test_whatever_a_model_answers_nothing_is_lost_and_every_answer_is_paid_for_o
     deployment.assert_sound(job["id"])
 
 
+@pytest.mark.exhaustive
 def test_a_job_without_a_model_is_searched_by_the_built_in_proposer(deployment: Deployment) -> None:
     job = deployment.client.submit(body(3, problem=OWN))
     ended = deployment.finished(job["id"])

@@ -172,6 +172,7 @@ def test_a_module_inside_torch_compile_is_right_or_reserved(parts: RefereeParts)
     assert verdict is Verdict.OK
 
 
+@pytest.mark.exhaustive
 def test_wrong_values_only_inside_torch_compile_are_refused(parts: RefereeParts) -> None:
     dodging = candidate(before="if torch.compiler.is_compiling(): return torch.zeros_like(x)")
     found, _detail, verdict = outcome(parts, compiled.NAME, compiled.check, dodging)

@@ -88,6 +88,7 @@ def run(mode: str, pairs: Sequence[tuple[str, str, str]], folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.exhaustive
 def test_kernels_of_every_kind_are_right_in_the_interpreter(tmp_path: Path) -> None:
     # Pointwise, reductions (looped, persistent, Welford), a scan with its own function, a library call, buffers that
     # are written, kernels that work in place.

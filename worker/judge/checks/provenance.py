@@ -21,6 +21,7 @@ from typing import Any
 
 from worker.judge.checks import sampled
 from worker.judge.checks.kernel_names import Owner, compiles, own_names, owner
+from worker.judge.checks.sampled import Call
 from worker.judge.runners import quiet
 from worker.judge.runners.bench import Workbench
 from worker.judge.runners.sessions import Runner
@@ -74,10 +75,11 @@ class Usage:
         return self.spent_us(Owner.LIBRARY, Owner.TORCH, Owner.UNKNOWN) + self.unexplained_us
 
     @property
-    def filling_and_wall_us(self) -> tuple[float, float]:
-        """Of one call."""
-        filling = [entry.spent_us for entry in self.entries if entry.name in _FILLS]
-        return sum(filling) / self.calls, self.wall_us / self.calls
+    def call(self) -> Call:
+        """What one call takes."""
+        filling_us = sum(entry.spent_us for entry in self.entries if entry.name in _FILLS)
+        own_us = self.spent_us(Owner.OWN)
+        return Call(filling_us / self.calls, own_us / self.calls, self.wall_us / self.calls)
 
     @property
     def share(self) -> float:
@@ -124,7 +126,7 @@ def check(trial: Trial, artefacts: Sequence[Path]) -> None:
     if worst.share < required:
         raise trial.refuse(NAME, Verdict.SUSPICIOUS, sentence(worst, required), **figures)
     trial.record(NAME, True, sentence(worst, required), **figures)
-    sampled.check(trial, artefacts, {name: usage.filling_and_wall_us for name, usage in usages.items()})
+    sampled.check(trial, artefacts, {name: usage.call for name, usage in usages.items()})
 
 
 def _best_of(trial: Trial, bench: Workbench, name: str, own: frozenset[str]) -> Usage:

@@ -46,13 +46,18 @@ _GLUE_US, _BACKWARD_US = 10.0, 30.0
 """What one call may spend in torch on allocation, sizes and views (1 to 5 us, seen), and in the autograd engine (6 to
 13 us, seen); filling tensors comes on top as the list has it."""
 _DOUBTFUL = 4
-_MOST_WAITED = 0.9
-"""Of the time between stops, that a thread can have waited for a core and still have been sampled."""
 _Z, _FEWEST = 3.0, 8
 _MOST_LATE = 2
 _CALL_LIMIT_S = 60.0
-_CROWDED = 3.0
-"""Processes for each core, from which on what samples do not show may be there all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What the profiler's list says of one call, in microseconds."""
+
+    filling_us: float
+    own_us: float
+    wall_us: float
 
 
 @dataclass(slots=True)
@@ -66,7 +71,7 @@ class Census:
     """Threads that waited for a core until the judge gave up."""
     stops: int = 0
     ran_s: float = 0.0
-    """Between the stops, without what the calling thread waited for a core."""
+    """Between the stops."""
     calls: int = 0
     late: int = 0
     """Stops at which own code ran while a result was being copied, after its call was over."""
@@ -78,7 +83,8 @@ class Census:
         self.own += own
         self.late += over and own > 0
         self.unsettled += sum(whose is Whose.UNSETTLED for whose, _name in threads)
-        self.foreign.update(name for whose, name in threads if whose is Whose.FOREIGN)
+        if not over:  # then it is the runner that copies the result, by torch
+            self.foreign.update(name for whose, name in threads if whose is Whose.FOREIGN)
 
     def wants_more(self) -> bool:
         """Whether to go on."""
@@ -87,13 +93,16 @@ class Census:
         rounds = _ROUNDS if doubtful else 1
         return self.stops < rounds * _ENOUGH and self.own + foreign < rounds * _ENOUGH
 
-    @property
-    def blind(self) -> bool:
-        """Whether a busy machine has hidden whose code runs: with ten neighbours on two cores nine of ten samples of a
-        BLAS call are in the waiting loops of OpenMP (seen), and what is left is mostly foreign."""
+    def blind(self, own_us: float) -> bool:
+        """Whether a busy machine has hidden whose code runs, of calls that have so much of their own by the list.
+
+        With ten neighbours on two cores nine of ten samples of a BLAS call are in the waiting loops of OpenMP (seen),
+        and what is left is mostly foreign. Calls of some microseconds are seldom met in any case.
+        """
         foreign = self.foreign.total()
-        few = self.stops < _FEWEST or self.own + foreign < _FEWEST or foreign > self.own
-        return few and quiet.overloaded(_CROWDED)
+        expected = self.calls * own_us * 1e-6 * self.stops / self.ran_s if self.ran_s else 0.0
+        missing = self.own + foreign < _FEWEST <= expected or self.own < foreign >= _DOUBTFUL
+        return (self.stops < _FEWEST or missing) and quiet.overloaded()
 
     def beyond(self, glue_us: float) -> float:
         """Samples in foreign code that `glue_us` a call does not explain."""
@@ -102,21 +111,21 @@ class Census:
         return max(0.0, self.foreign.total() - self.calls * glue_us * 1e-6 * self.stops / self.ran_s)
 
 
-def check(trial: Trial, artefacts: Sequence[Path], listed: Mapping[str, tuple[float, float]]) -> None:
+def check(trial: Trial, artefacts: Sequence[Path], listed: Mapping[str, Call]) -> None:
     """Raises Fault `suspicious` when library code does what the profiler's list calls the candidate's own.
 
-    `listed`: by workload, the microseconds of a call that the list has for filling, and those of all of it.
+    `listed`: by workload, what the list says of one call.
     """
     required = trial.request.own_kernel_share
     if trial.device != "cpu" or required <= 0:
         return
     built = Artefacts(artefacts)
     figures: dict[str, float | str] = {"required": required}
-    for name, (filling_us, call_us) in listed.items():
+    for name, call in listed.items():
         bench = trial.benches[name]
-        glue_us = filling_us + _GLUE_US + (_BACKWARD_US if bench.instance.backward else 0.0)
+        glue_us = call.filling_us + _GLUE_US + (_BACKWARD_US if bench.instance.backward else 0.0)
         try:
-            census = take(trial.runner, bench, built, trial.rng, call_us * 1e-6)
+            census = take(trial.runner, bench, built, trial.rng, call.wall_us * 1e-6)
         except Unreadable as closed:
             trial.record(NAME, True, f"not sampled on this machine: {closed}", sampled="no")
             return
@@ -135,7 +144,7 @@ def check(trial: Trial, artefacts: Sequence[Path], listed: Mapping[str, tuple[fl
                 f"({beyond:.0f} beyond glue against {census.own}; {where}); the policy asks for {required:.0%} own code"
             )
             raise trial.refuse(NAME, Verdict.SUSPICIOUS, reason, **figures)
-        if census.blind or least_share(beyond + census.unsettled, census.own) > 1 - required:
+        if census.blind(call.own_us) or least_share(beyond + census.unsettled, census.own) > 1 - required:
             busy = f"{census.unsettled} threads found no core; {census.own} own samples at {census.stops} stops"
             raise Fault(Verdict.INFRA_ERROR, f"{name}: too busy a machine to sample whose code runs ({busy})")
     trial.record(NAME, True, "where its threads were found agrees with the list of kernels", **figures)
@@ -164,10 +173,9 @@ def take(runner: Runner, bench: Workbench, built: Artefacts, rng: random.Random,
         if _interposed(runner):
             raise Fault(Verdict.SUSPICIOUS, f"{BELL}: something stands between the runner and the judge's calls")
         caller.start()
-        waited_s, patience = quiet.caller_waited_s(runner._pid), time.monotonic() + _PATIENCE * budget_s
+        patience = time.monotonic() + _PATIENCE * budget_s
         while caller.fault is None and census.wants_more() and time.monotonic() < patience:
             _sample(runner, caller, built, census, rng.uniform(0.5, 1.5) * pause_s)
-        census.ran_s -= min(quiet.caller_waited_s(runner._pid) - waited_s, _MOST_WAITED * census.ran_s)
     finally:
         runner.thaw()
         caller.finish()

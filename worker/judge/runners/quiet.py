@@ -34,9 +34,9 @@ def waited_s(pid: int) -> float:
     return _schedstat_s(pid, 1)
 
 
-def overloaded(crowd: float = 2.0) -> bool:
-    """Whether `crowd` times as many processes as there are cores have wanted one, over the last minute."""
-    return os.getloadavg()[0] > crowd * (os.cpu_count() or 1)
+def overloaded() -> bool:
+    """Whether twice as many processes as there are cores have wanted one, over the last minute."""
+    return os.getloadavg()[0] > 2 * (os.cpu_count() or 1)
 
 
 def caller_waited_s(warden: int) -> float:

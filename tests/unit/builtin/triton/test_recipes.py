@@ -74,7 +74,7 @@ def of_families(*families: str) -> list[dict[str, str]]:
     "families",
     [
         ("pointwise", "rope", "transpose", "embedding"),
-        ("softmax", "layer_norm", "group_norm"),
+        pytest.param(("softmax", "layer_norm", "group_norm"), marks=pytest.mark.exhaustive),
         pytest.param(("rms_norm", "rowwise", "row_reduction"), marks=pytest.mark.exhaustive),
         pytest.param(("column_reduction", "full_reduction", "scan", "cross_entropy"), marks=pytest.mark.exhaustive),
         pytest.param(("matmul", "attention"), marks=pytest.mark.exhaustive),

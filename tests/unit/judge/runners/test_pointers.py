@@ -162,3 +162,23 @@ def test_a_thread_that_waits_for_a_core_is_counted_as_such() -> None:
     census = Census()
     census.add([(Whose.UNSETTLED, ""), (Whose.OWN, "a.so"), (Whose.UNSETTLED, "")])
     assert (census.unsettled, census.own, census.foreign.total()) == (2, 1, 0)
+
+
+def test_the_copy_of_a_result_is_nobodys_work() -> None:
+    census = Census()
+    census.add([(Whose.FOREIGN, "libtorch_cpu.so")], over=True)
+    assert census.foreign.total() == 0
+    census.add([(Whose.FOREIGN, "libtorch_cpu.so")])
+    assert census.foreign.total() == 1
+
+
+def test_a_crowd_hides_only_what_ought_to_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (1e6, 1e6, 1e6))
+    tiny = Census(stops=64, ran_s=0.2, calls=500)
+    assert not tiny.blind(own_us=10.0)  # 5 ms of 200: no more than two of 64 stops would meet it
+    assert tiny.blind(own_us=200.0)
+    foreign = Census(own=2, stops=64, ran_s=0.2, calls=500)
+    foreign.foreign["libtorch_cpu.so"] = 6
+    assert foreign.blind(own_us=10.0)
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
+    assert not tiny.blind(own_us=200.0)
