@@ -119,11 +119,25 @@ REQUEST = ProposalRequest(
     operator=Operator.REFINE,
     op_family="softmax",
     device={"cores": 2, "copy_gbps": 41.25, "toolchain": {"gcc": "13"}},
-    parents=(Parent("class ModelNew: ...", "ok", None, 1.5, "one pass", "warning", ({"name": "small"},), "cand_1"),),
+    parents=(
+        Parent(
+            "class ModelNew: ...",
+            "ok",
+            None,
+            1.5,
+            "one pass",
+            "warning",
+            ({"name": "small"},),
+            diagnosis="Bound: memory.",
+            id="cand_1",
+        ),
+    ),
     trials=(Trial({"BLOCK": 64, "FAST": True, "SCALE": 1.0}, 1.25),),
     seed=7,
     ordinal=3,
     model="a",
+    advice="The loop is scalar.",
+    prompt_tokens=12_000,
     knowledge=(Knowledge("fact", "Cache lines", "They have 64 bytes.", ours=True),),
 )
 

@@ -17,7 +17,7 @@ def huge(operator: str, language: str, letter: str = "x") -> ProposalRequest:
     """Every part of a request far above its limit."""
     text = f"class ModelNew: {letter * 60_000}"
     workload = {"name": text, "latency_us": 1.0, "baselines_us": {"eager": 2.0}, "speedup": 2.0}
-    parent = Parent(text, text, text, 1.25, text, text, (workload,) * 100, target=Target(text, text))
+    parent = Parent(text, text, text, 1.25, text, text, (workload,) * 100, diagnosis=text, target=Target(text, text))
     return request(
         operator,
         language,
