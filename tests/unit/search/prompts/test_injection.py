@@ -36,9 +36,7 @@ INJECTIONS = (
 def filled(operator: str, language: str, text: str) -> ProposalRequest:
     """A request in which everything that comes from outside is this text."""
     workload = {"name": text, "latency_us": 1.0, "baselines_us": {text: 2.0}, "speedup": 2.0}
-    parent = Parent(
-        text, text, text, 1.25, text, text, (workload,), diagnosis=text, id=text, target=Target(text, text)
-    )
+    parent = Parent(text, text, text, 1.25, text, text, (workload,), diagnosis=text, id=text, target=Target(text, text))
     return request(
         operator,
         language,
