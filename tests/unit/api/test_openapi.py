@@ -66,10 +66,10 @@ def test_the_surface_is_this_and_no_other() -> None:
         "POST /v1/jobs",
         "POST /v1/jobs/{job_id}/ask",
         "POST /v1/jobs/{job_id}/cancel",
-        "POST /v1/requests",
-        "POST /v1/requests/{request_id}/confirm",
         "POST /v1/jobs/{job_id}/renew",
         "POST /v1/jobs/{job_id}/tell",
+        "POST /v1/requests",
+        "POST /v1/requests/{request_id}/confirm",
     ]
 
 
