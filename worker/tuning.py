@@ -124,9 +124,14 @@ def _explore(here: Runtime, claim: Claim, brief: Brief, space: Space, known: Kno
 
 
 def _suggestions(here: Runtime, brief: Brief, space: Space, known: Known, lease: Lease) -> Iterator[Params]:
-    """What to measure next, until there is enough, the time is over or the space is exhausted."""
-    until_s = time.monotonic() + here.settings.tune_wall_s
-    for _ in range(here.settings.tune_configurations):
+    """What to measure next, until there is enough, the time is over or the space is exhausted.
+
+    The time starts after the first: until then a judge may have had to start and prepare its problem, 5 to 30 s.
+    """
+    until_s = float("inf")
+    for number in range(here.settings.tune_configurations):
+        if number == 1:
+            until_s = time.monotonic() + here.settings.tune_wall_s
         trials = [Trial(space.defaults, 1.0), *configurations.as_trials(known.measured)]
         params = hinted(space, trials, brief.request.hints) or suggest(space, trials, brief.request.seed)
         if params is None or lease.interrupted or time.monotonic() > until_s:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from sqlalchemy import text
 
@@ -49,6 +51,14 @@ TRIALS = [
 SIGNATURES = {"small": [["float32", 8, 8]], "large": [["float32", 64, 64]]}
 
 
+@pytest.fixture
+def patient(here: Runtime) -> Iterator[Runtime]:
+    """A worker whose tuning no busy machine cuts short."""
+    runtime = Runtime(here.settings.model_copy(update={"tune_wall_s": 200.0}), here.owner, here.queues)
+    yield runtime
+    runtime.close()
+
+
 def row(here: Runtime, candidate_id: str) -> Candidate:
     with here.sessions.begin() as session:
         found = candidates.get_candidate(session, candidate_id)
@@ -75,7 +85,8 @@ def tune(here: Runtime, candidate_id: str) -> Candidate:
     return row(here, candidate_id)
 
 
-def test_one_tune_measures_the_space_and_proposes_the_best(here: Runtime) -> None:
+def test_one_tune_measures_the_space_and_proposes_the_best(patient: Runtime) -> None:
+    here = patient
     _parent, (first, second, _third) = kernel(here)
     best = tune(here, first)
     assert best.params == {"PAUSE_US": 0, "WRONG": False}
