@@ -15,6 +15,10 @@ CYCLE = "cycle"
 """`search.policy.EnsemblePolicy`: a fixed cycle of operators and weighted parents."""
 
 
+NOT_IN_REPLAY = frozenset({"port", "models"})
+"""Levers that a pool cannot exercise: it has one model, and no kernels of other targets."""
+
+
 def policies() -> dict[str, Policy]:
     """Every policy by its name."""
     return {**{str(name): policy for name, policy in POLICIES.items()}, CYCLE: EnsemblePolicy()}
@@ -30,6 +34,7 @@ def default_name() -> str:
 
 
 def ablations() -> Mapping[str, Policy]:
-    """UCT with all levers, and with each off in turn."""
-    off = {f"no {field.name}": Uct(levers=Levers(**{field.name: False})) for field in fields(Levers)}
+    """UCT with all levers, and with each off in turn that a pool can exercise."""
+    names = [field.name for field in fields(Levers) if field.name not in NOT_IN_REPLAY]
+    off = {f"no {name}": Uct(levers=Levers(**{name: False})) for name in names}
     return {"all levers": Uct(), **off}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from benchmarks.policy import intervals, pool, summary, table
-from benchmarks.policy.contenders import ablations, default_name, policies
+from benchmarks.policy.contenders import NOT_IN_REPLAY, ablations, default_name, policies
 from benchmarks.policy.genome import ALGORITHM
 from benchmarks.policy.live import LiveSearch, Notes, OutOfTime
 from benchmarks.policy.pool import Record
@@ -16,6 +17,7 @@ from benchmarks.policy.programs import SPACES
 from benchmarks.policy.record import propose
 from benchmarks.policy.replay import search
 from benchmarks.policy.world import World, misfit, planned
+from search.policies.levers import Levers
 from search.policies.uct import Uct
 from search.types import Expansion, Failure, Operator, ProposerKind, State
 
@@ -131,7 +133,7 @@ def test_a_lever_helps_only_where_the_interval_says_so() -> None:
 
 def test_every_lever_is_switched_off_once() -> None:
     switched = [policy.levers for name, policy in ablations().items() if name != "all levers"]  # type: ignore[attr-defined]
-    assert len(set(switched)) == len(switched) == 6
+    assert len(set(switched)) == len(switched) == len(fields(Levers)) - len(NOT_IN_REPLAY)
     assert default_name() in policies()
 
 
