@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from worker.judge.checks.sampled import Census, crowded, least_share
+from worker.judge.runners import quiet
 from worker.judge.runners.pointers import Artefacts, Process, Region, Whose, executable, is_neutral
 
 _MAPS = """\
@@ -88,12 +90,16 @@ def _name(pid: int) -> str:
 
 
 def _found(pid: int, built: Artefacts) -> Counter[Whose]:
-    """Who was found in ten stops."""
+    """Who was found in ten stops, between which the process has had a core."""
     found: Counter[Whose] = Counter()
     for _stop in range(10):
         os.kill(pid, signal.SIGSTOP)
         found.update(whose for whose, _name in Process(pid, built).threads())
+        ran_s = quiet.ran_s(pid)
         os.kill(pid, signal.SIGCONT)
+        deadline = time.monotonic() + 0.1  # one that sleeps has nothing to run
+        while quiet.ran_s(pid) == ran_s and time.monotonic() < deadline:
+            time.sleep(1e-3)
     return found
 
 
