@@ -17,7 +17,7 @@ class Levers:
     bandit: bool = True
     """Operators by Thompson sampling; off: by fixed weights."""
     models: bool = True
-    """Models by a bandit for half of the proposals; off: by turns. Simulated (benchmarks/model_bandit.py, 60 seeds): where
+    """Models by a bandit for half of the proposals; off: by turns. Simulated (benchmarks/model_bandit.py), 60 seeds: if
     one model is better 2 % faster at a budget of 100 (39 wins to 21), where one costs a fifth 7 % cheaper at 30, where
     they are alike no difference."""
     cells: bool = True
