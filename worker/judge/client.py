@@ -159,6 +159,7 @@ class Judge:
         environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
         paths = [str(_PROJECT_ROOT), *filter(None, [environment.get("PYTHONPATH")])]
         environment |= STEADY_ALLOCATOR | {"PYTHONPATH": os.pathsep.join(paths), "HOME": str(self._options.home)}
+        environment["OMP_WAIT_POLICY"] = "PASSIVE"  # its idle threads must not take a core from what it times
         options = self._options
         switches = [name for name, on in (("eager", options.eager_only), ("no-profile", not options.profile)) if on]
         arguments = [str(options.home), options.hardware, options.minimum_sandbox, *switches]
