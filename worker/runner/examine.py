@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -126,7 +127,7 @@ def repeat(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[
     return {}
 
 
-def sanitize(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+def sanitize(session: _Session, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
     """Run the candidate in a process of its own under a sanitizer, still inside this sandbox.
 
     `tool` is a command to put before the interpreter, or `asan`: C++ is then compiled again with -fsanitize. The answer
@@ -138,7 +139,9 @@ def sanitize(session: _Session, message: dict[str, Any], _fds: list[int]) -> dic
         (folder / name).write_text(text, encoding="utf-8")
     (folder / "candidate.py").write_text(message["source"], encoding="utf-8")
     with_asan = message["tool"] == ["asan"]
-    builds = [_rebuilt(build, folder, number) if with_asan else build for number, build in enumerate(message["builds"])]
+    builds = [_handed(build, fd, folder) for build, fd in zip(message["builds"], fds, strict=True)]
+    if with_asan:
+        builds = [_rebuilt(build, folder, number) for number, build in enumerate(builds)]
     (folder / "builds.json").write_text(json.dumps(builds), encoding="utf-8")
     shared = session.arenas[message["workload"]].bytes
     # Cloned, because saving a view saves its whole storage, and that is the arena.
@@ -151,6 +154,7 @@ def sanitize(session: _Session, message: dict[str, Any], _fds: list[int]) -> dic
     saved = code == 0 and (folder / "outputs.pt").exists()  # a tool that finds something may end the process anywhere
     if saved:
         _store(torch.load(folder / "outputs.pt", map_location=session.device), _places(session, message))
+        _synchronize(session)
     log = folder / "report.txt"
     text = (log.read_text(errors="replace") if log.exists() else "") + report
     summary = [line[:300] for line in text.splitlines() if "SUMMARY:" in line or "runtime error:" in line]
@@ -218,6 +222,15 @@ def _need_device(session: _Session, what: str) -> None:
 def _synchronize(session: _Session) -> None:
     if session.device != "cpu":
         torch.cuda.synchronize()
+
+
+def _handed(build: list[Any], descriptor: int, folder: Path) -> list[Any]:
+    """A recorded build (language, source, flags, name) with the judge's artefact copied to where it can be opened."""
+    *what, name = build
+    path = folder / f"{descriptor}-{name}"
+    with os.fdopen(descriptor, "rb") as artefact, path.open("wb") as copy:
+        shutil.copyfileobj(artefact, copy)
+    return [*what, str(path)]
 
 
 def _rebuilt(build: list[Any], folder: Path, number: int) -> list[Any]:

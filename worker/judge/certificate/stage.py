@@ -37,12 +37,14 @@ class SystemBench(Workbench):
     builds: tuple[tuple[str, str, list[str], str], ...] = ()
     """(language, source, flags, path) of everything that the build broker made for this candidate."""
 
-    def examine(self, operation: str, timeout_s: float, slot: int = 0, **fields: Any) -> dict[str, Any]:
+    def examine(
+        self, operation: str, timeout_s: float, slot: int = 0, fds: tuple[int, ...] = (), **fields: Any
+    ) -> dict[str, Any]:
         """Poison the outputs, send one message about `slot`, and return the runner's (untrusted) answer."""
         self.poison()
         message = {"op": f"examine.{operation}", "subject": SUBJECT, "workload": self.name} | fields
         places = [values.encode_ref(ref) for ref in self._outputs]
-        return self.runner.ask(message | {"inputs": self._slots[slot].encoded, "outputs": places}, timeout_s)
+        return self.runner.ask(message | {"inputs": self._slots[slot].encoded, "outputs": places}, timeout_s, fds)
 
     def job(self) -> dict[str, Any]:
         """What a process needs to make the model by itself: arguments, parameters, mode."""

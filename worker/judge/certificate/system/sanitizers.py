@@ -12,12 +12,14 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from worker.judge.certificate.stage import NotApplicable, bench_of, judge_outputs, reserve, unable
 from worker.judge.trial import Trial
 from worker.judge.verdict import Fault, Verdict
+from worker.runner.protocol import MAX_FDS
 
 _LIMIT_S = 240.0
 """compute-sanitizer slows a kernel 10 to 50 times, and importing torch under it takes tens of seconds."""
@@ -101,11 +103,17 @@ def _watched(trial: Trial, name: str, tool: list[str], environment: dict[str, st
     """Run under a tool; None, with a reservation recorded, when that could not be done."""
     bench = bench_of(trial)
     bench.write(0, 0)
-    message = bench.job() | {"tool": tool, "name": "run", "environment": environment, "builds": bench.builds}
+    if len(bench.builds) > MAX_FDS:
+        reserve(trial, name, f"not made: {len(bench.builds)} artefacts are more than one message carries")
+        return None
+    message = bench.job() | {"tool": tool, "name": "run", "environment": environment}
+    message |= {"source": trial.request.candidate_source, "limit_s": _LIMIT_S}
     try:
-        answer = bench.examine(
-            "sanitize", _LIMIT_S + 60, source=trial.request.candidate_source, limit_s=_LIMIT_S, **message
-        )
+        with ExitStack() as stack:  # the cache is closed to every runner: it gets the artefacts' bytes
+            files = [stack.enter_context(Path(path).open("rb")) for *_what, path in bench.builds]
+            message["builds"] = [[*what, Path(path).name] for *what, path in bench.builds]
+            descriptors = tuple(file.fileno() for file in files)
+            answer = bench.examine("sanitize", _LIMIT_S + 60, fds=descriptors, **message)
     except Fault as fault:
         if fault.verdict not in _CANNOT or trial.runner.dead:
             raise
