@@ -137,6 +137,7 @@ class Judge:
         environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
         paths = [str(_PROJECT_ROOT), *filter(None, [environment.get("PYTHONPATH")])]
         environment |= STEADY_ALLOCATOR | {"PYTHONPATH": os.pathsep.join(paths), "HOME": str(self._options.home)}
+        environment["OMP_WAIT_POLICY"] = "PASSIVE"  # its idle threads must not take a core from what it times
         options = self._options
         arguments = [str(options.home), options.hardware, options.minimum_sandbox, *["eager"][: options.eager_only]]
         return subprocess.Popen(

@@ -151,6 +151,28 @@ extern "C" void run(const float* a, const float* b, float* y, int64_t n) {
     }
 }"""
 )
+_SWIGLU_SLEEF = """
+#ifdef __AVX2__
+#include <immintrin.h>
+#include <torch/headeronly/macros/Macros.h>  // any header of torch: then torch is linked, which has Sleef
+extern "C" __m256 Sleef_expf8_u10(__m256);
+#endif
+static inline float one(float a, float b) { return a / (1.0f + expf(-a)) * b; }
+extern "C" void run(const float* a, const float* b, float* y, int64_t n) {
+    const int64_t vectors = n / 8 * 8;
+    #pragma omp parallel for
+    for (int64_t i = 0; i < vectors; i += 8) {
+#ifdef __AVX2__
+        __m256 u = _mm256_loadu_ps(a + i), v = _mm256_loadu_ps(b + i), zero = _mm256_setzero_ps();
+        __m256 below = _mm256_add_ps(_mm256_set1_ps(1.0f), Sleef_expf8_u10(_mm256_sub_ps(zero, u)));
+        _mm256_storeu_ps(y + i, _mm256_mul_ps(_mm256_div_ps(u, below), v));
+#else
+        for (int64_t j = i; j < i + 8; j++) y[j] = one(a[j], b[j]);
+#endif
+    }
+    for (int64_t i = vectors; i < n; i++) y[i] = one(a[i], b[i]);
+}"""
+_GATE_FORWARD = SWIGLU_FORWARD.replace("self, a, b", "self, b, a")
 BIAS_INIT = """
 def __init__(self, cols):
     super().__init__()
@@ -226,6 +248,20 @@ ENTRIES = (
         "swiglu",
         _SWIGLU_VECTOR,
         SWIGLU_FORWARD,
+    ),
+    cpp(
+        "large-gate",
+        "Results of 16 MB: what allocating and freeing them takes is nobody's work",
+        "large_gate",
+        _SWIGLU.replace("ONE", "a[i] / (1.0f + expf(-a[i])) * b[i]"),
+        _GATE_FORWARD,
+    ),
+    cpp(
+        "large-gate-sleef",
+        "Calls the vector exponential that torch has inside",
+        "large_gate",
+        _SWIGLU_SLEEF,
+        _GATE_FORWARD,
     ),
     cpp("bias-gelu-rows", "Row by row, erfc", "small_bias_gelu", _GELU_ROWS, _GELU_FORWARD, init=_GELU_INIT),
     cpp(

@@ -96,6 +96,11 @@ _CONTRACTS = {
         even={"heads": 4, "length": 64, "dim": 64}, odd={"heads": 3, "length": 37, "dim": 18}, arguments="q, cos, sin",
         inputs="torch.randn(heads, length, dim), torch.randn(length, dim // 2), torch.randn(length, dim // 2)",
     ),
+    "large_gate": make(
+        "silu(gate) * x, results of 16 MB", "elementwise", "return F.silu(gate) * x",
+        even={"rows": 2048, "cols": 2048}, odd={"rows": 1021, "cols": 2047}, arguments="x, gate",
+        inputs="torch.randn(rows, cols), torch.randn(rows, cols)",
+    ),
     "double_tanh": make(
         "tanh in float64", "elementwise", "return torch.tanh(x)", **_ROWS,
         inputs="torch.randn(rows, cols, dtype=torch.float64)",

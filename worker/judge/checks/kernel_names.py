@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 
-from worker.judge.checks.symbols import NotAnElf, functions
+from worker.judge.symbols import NotAnElf, functions
 from worker.runner.provenance import OWN
 
 

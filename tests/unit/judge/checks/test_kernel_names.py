@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from worker.judge.checks.kernel_names import Owner, base_name, compiles, own_names, owner
-from worker.judge.checks.symbols import NotAnElf, functions
+from worker.judge.symbols import NotAnElf, functions
 from worker.runner import kernelwright
 
 CANDIDATE = '''

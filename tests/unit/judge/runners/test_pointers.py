@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import pytest
 from worker.judge.checks.sampled import Census, crowded, least_share
 from worker.judge.runners import quiet
 from worker.judge.runners.pointers import Artefacts, Process, Region, Whose, executable, is_neutral
+from worker.judge.symbols import places
 
 _MAPS = """\
 00400000-0041f000 r--p 00000000 fe:00 260811                             /usr/bin/python3.11
@@ -25,6 +27,16 @@ _MAPS = """\
 7ffd1000-7ffd2000 rw-p 00000000 00:00 0                                  [stack]
 """
 _SPIN = 'extern "C" void spin() { for (volatile long k = 0;; k = k + 1) {} }\nint main() { spin(); }\n'
+_OVERWRITE = """
+import ctypes, ctypes.util, mmap
+library = ctypes.CDLL(ctypes.util.find_library("m") or "libm.so.6")
+at = ctypes.cast(library.lgamma, ctypes.c_void_p).value
+page = at & -mmap.PAGESIZE
+assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(page), 2 * mmap.PAGESIZE, 7) == 0
+ctypes.memmove(at, b"\\xeb\\xfe", 2)  # jump to itself
+print("spinning", flush=True)
+library.lgamma()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +95,28 @@ def test_torchs_own_runtime_is_neutral_and_its_kernels_are_not() -> None:
     folder = Path(torch.__file__).parent / "lib"
     assert is_neutral(str(folder / "libc10.so"))
     assert not is_neutral(str(folder / "libtorch_cpu.so"))
+
+
+def test_vector_mathematics_is_neutral_wherever_it_lies() -> None:
+    import torch
+
+    library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    functions = places(library, "Sleef_")
+    assert len(functions) > 100
+    assert all(is_neutral(str(library), place.start) for place in functions)
+    assert not is_neutral(str(library), functions[0].start - 4096)
+    assert not is_neutral(str(library), functions[-1].stop + 4096)
+
+
+def test_code_that_was_written_over_a_runtimes_is_foreign(tmp_path: Path) -> None:
+    script = tmp_path / "overwrite.py"
+    script.write_text(_OVERWRITE)
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"spinning\n"
+        found = _found(process.pid, Artefacts([]))
+        process.kill()
+    assert found[Whose.FOREIGN] >= 5
 
 
 def _name(pid: int) -> str:
