@@ -26,7 +26,8 @@ from worker.judge.report import EvaluationRequest
 from worker.judge.verdict import ReferenceFailed
 
 _FIELDS = ("candidate", "verdict", "reason", "checks", "timed", "latency_us", "baselines_us", "baseline", "speedup",
-           "speedups", "ci95", "workloads", "profile", "build_s", "wall_s", "gpu_s", "environment", "log")  # fmt: skip
+           "speedups", "ci95", "workloads", "profile", "stages_s", "build_s", "wall_s", "gpu_s", "environment",
+           "log")  # fmt: skip
 _LANGUAGES = {"cpu": ("cpp", "triton"), "gpu": ("triton", "cuda")}
 
 

@@ -30,7 +30,7 @@ def measure(plan: Plan, judges: Judges, results: Results) -> None:
 
 def run_of(item: Item, report: dict[str, Any], wall_s: float) -> dict[str, Any]:
     """What is kept of one judgement."""
-    kept = ("verdict", "reason", "speedup", "ci95", "latency_us", "gpu_s", "build_s")
+    kept = ("verdict", "reason", "speedup", "ci95", "latency_us", "gpu_s", "build_s", "stages_s")
     checks = [{"name": check["name"], "passed": check["passed"]} for check in report.get("checks") or []]
     who = {"id": item.id, "problem": item.problem, "language": item.language, "bad": item.bad}
     return who | {key: report.get(key) for key in kept} | {"wall_s": wall_s, "checks": checks}

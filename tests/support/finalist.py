@@ -39,8 +39,7 @@ def means(home: Path, problem: str, hardware: str) -> Iterator[RefereeParts]:
         limits = sandbox.Limits(
             memory_bytes=(16 if on_gpu else 3) << 30, address_space_bytes=None if unlimited or on_gpu else 11 << 30
         )
-        readable = (*sandbox.python_folders(), str(home / "build"))
-        confinement = sandbox.Confinement(zygote.level, limits, readable, gpu=on_gpu)
+        confinement = sandbox.Confinement(zygote.level, limits, sandbox.python_folders(), gpu=on_gpu)
         started = zygote.spawn(confinement, runner_environment(torch.get_num_threads(), gpu=on_gpu))
         started.build = builder
         try:

@@ -160,19 +160,21 @@ class Referee:
             trial = Trial(runner, request, exhibits, self.device, _secret_rng(), evaluation)
             try:
                 with self._lease.shared():
-                    found = settings.read(runner)
-                    load(runner, request.candidate_source, SUBJECT)
-                    settings.check_loaded(trial, found)
-                    values.check(trial)
-                    called = settings.read(runner, advance=True)
-                    sensitivity.check(trial)
-                    settings.check_loaded(trial, found)
-                    settings.check_called(trial, called)
-                    state.check(trial)
-                    shapes.check(trial)
+                    with evaluation.stage("load"):
+                        found = settings.read(runner)
+                        load(runner, request.candidate_source, SUBJECT)
+                        settings.check_loaded(trial, found)
+                    with evaluation.stage("verify"):
+                        values.check(trial)
+                        called = settings.read(runner, advance=True)
+                        sensitivity.check(trial)
+                        settings.check_loaded(trial, found)
+                        settings.check_called(trial, called)
+                        state.check(trial)
+                        shapes.check(trial)
             finally:
                 evaluation.build_s = runner.build_s
-            with self._lease.exclusive():
+            with self._lease.exclusive(), evaluation.stage("provenance"):
                 provenance.check(trial, runner.artefacts)
             timings = self._time(trial)
             evaluation.log = runner.log()
@@ -196,7 +198,7 @@ class Referee:
         baselines = self.baselines_of(trial.exhibits)
         trial.evaluation.environment = {"baselines_missing": baselines.missing}
         timings = []
-        with self._lease.exclusive():
+        with self._lease.exclusive(), trial.evaluation.stage("time"):
             for exhibit in trial.exhibits.workloads:
                 candidate = Contender(SUBJECT, trial.benches[exhibit.name], SUBJECT)
                 contenders = [candidate, *baselines.contenders(exhibit.name)]

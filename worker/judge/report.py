@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -71,6 +74,8 @@ class Evaluation:
     workloads: list[WorkloadTiming] = field(default_factory=list)
     environment: dict[str, Any] = field(default_factory=dict)
     profile: dict[str, Any] = field(default_factory=dict)
+    stages_s: dict[str, float] = field(default_factory=dict)
+    """Where the time went: load (with builds), verify, provenance, time; without waiting for the lease."""
     build_s: float = 0.0
     wall_s: float = 0.0
     gpu_s: float = 0.0
@@ -79,3 +84,12 @@ class Evaluation:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Note how long this takes, also when it ends in a fault."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.stages_s[name] = time.monotonic() - started

@@ -74,8 +74,12 @@ class GpuLadder:
         if tool is None:
             raise NotCounted("ncu is not installed")
         with self._stage(trial, point) as bench:
-            message = bench.job() | {"tool": tool, "name": "ncu", "builds": bench.runner.builds}
-            answer = _ask(bench, "ncu", message | {"source": trial.request.candidate_source}, NCU_LIMIT_S)
+            message = bench.job() | {"tool": tool, "name": "ncu", "source": trial.request.candidate_source}
+            try:
+                with bench.runner.handed_builds() as (builds, descriptors):
+                    answer = _ask(bench, "ncu", message | {"builds": builds}, NCU_LIMIT_S, descriptors)
+            except ValueError as too_many:
+                raise Malformed(str(too_many)) from too_many
         return ncu.read(answer, point.latency_us, point.bytes_moved)
 
     def _worth_counting(self, trial: Trial) -> None:
@@ -133,9 +137,11 @@ class GpuLadder:
                 bench.close()
 
 
-def _ask(bench: Workbench, operation: str, message: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+def _ask(
+    bench: Workbench, operation: str, message: Mapping[str, Any], limit_s: float, fds: tuple[int, ...] = ()
+) -> dict[str, Any]:
     own = {"op": f"profile.{operation}", "workload": bench.name, "inputs": bench.encoded(0), "limit_s": limit_s}
-    return bench.runner.ask(own | {"wanted": ncu.WANTED} | dict(message), limit_s + _ANSWER_LIMIT_S)
+    return bench.runner.ask(own | {"wanted": ncu.WANTED} | dict(message), limit_s + _ANSWER_LIMIT_S, fds)
 
 
 def _log_beside(artefact: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -127,20 +128,21 @@ def repeat(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[
     return {}
 
 
-def sanitize(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+def sanitize(session: _Session, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
     """Run the candidate in a process of its own under a sanitizer, still inside this sandbox.
 
     `tool` is a command to put before the interpreter, or `asan`: C++ is then compiled again with -fsanitize. The answer
     holds the exit code and the end of the report. Raises NotPossible when the tool is not here.
     """
     with_asan = message["tool"] == ["asan"]
-    folder = prepare(session, message, rebuild=with_asan)
+    folder = prepare(session, message, fds, rebuild=with_asan)
     environment = os.environ | message["environment"] | (_asan_environment() if with_asan else {})
     command = [*([] if with_asan else message["tool"]), *DRIVE]
     code, report = watched(command, folder, environment, message["limit_s"])
     saved = code == 0 and (folder / "outputs.pt").exists()  # a tool that finds something may end the process anywhere
     if saved:
         _store(torch.load(folder / "outputs.pt", map_location=session.device), _places(session, message))
+        _synchronize(session)
     log = folder / "report.txt"
     text = (log.read_text(errors="replace") if log.exists() else "") + report
     summary = [line[:300] for line in text.splitlines() if "SUMMARY:" in line or "runtime error:" in line]
@@ -159,17 +161,16 @@ HANDLERS: dict[str, Callable[[Any, dict[str, Any], list[int]], dict[str, Any]]] 
 }
 
 
-def prepare(session: _Session, message: dict[str, Any], *, rebuild: bool = False) -> Path:
+def prepare(session: _Session, message: dict[str, Any], fds: list[int], *, rebuild: bool = False) -> Path:
     """A folder in which `DRIVE` runs the candidate by itself. `rebuild`: its C++ compiled again for the sanitizers."""
     folder = Path.cwd() / f"sanitize-{message['name']}"
     folder.mkdir(exist_ok=True)
     for name, text in _SIDE_FILES.items():
         (folder / name).write_text(text, encoding="utf-8")
     (folder / "candidate.py").write_text(message["source"], encoding="utf-8")
-    builds = [
-        _rebuilt(build, folder, number) if rebuild else [*build[:3], _readable(build[3])]
-        for number, build in enumerate(message["builds"])
-    ]
+    builds = [_handed(build, fd, folder) for build, fd in zip(message["builds"], fds, strict=True)]
+    if rebuild:
+        builds = [_rebuilt(build, folder, number) for number, build in enumerate(builds)]
     (folder / "builds.json").write_text(json.dumps(builds), encoding="utf-8")
     shared = session.arenas[message["workload"]].bytes
     # Cloned, because saving a view saves its whole storage, and that is the arena.
@@ -177,12 +178,6 @@ def prepare(session: _Session, message: dict[str, Any], *, rebuild: bool = False
     job["state"] = {name: values.decode(ref, shared).clone() for name, ref in message["state"].items()}
     torch.save(job | {name: message[name] for name in ("backward", "training", "device")}, folder / "job.pt")
     return folder
-
-
-def _readable(path: str) -> str:
-    """An artefact by a path that this sandbox can read: the loader's copy, as the build cache is closed to us."""
-    copies = sorted(Path.cwd().glob(f"*-{Path(path).name}"))
-    return path if os.access(path, os.R_OK) or not copies else str(copies[0])
 
 
 def _call(session: _Session, message: dict[str, Any]) -> Callable[..., Any]:
@@ -234,6 +229,15 @@ def _need_device(session: _Session, what: str) -> None:
 def _synchronize(session: _Session) -> None:
     if session.device != "cpu":
         torch.cuda.synchronize()
+
+
+def _handed(build: list[Any], descriptor: int, folder: Path) -> list[Any]:
+    """A recorded build (language, source, flags, name) with the judge's artefact copied to where it can be opened."""
+    *what, name = build
+    path = folder / f"{descriptor}-{name}"
+    with os.fdopen(descriptor, "rb") as artefact, path.open("wb") as copy:
+        shutil.copyfileobj(artefact, copy)
+    return [*what, str(path)]
 
 
 def _rebuilt(build: list[Any], folder: Path, number: int) -> list[Any]:

@@ -74,12 +74,12 @@ def listed(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(found.values(), key=lambda entry: -entry["total_us"])[:_MOST_KERNELS]
 
 
-def counters(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+def counters(session: _Session, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
     """One call under `tool` (ncu with its options): `kernels` of name and `counters` by name, exit code and last words.
 
     Raises NotPossible when the tool cannot be run here.
     """
-    folder = examine.prepare(session, message)
+    folder = examine.prepare(session, message, fds)
     report = folder / "counters.csv"
     command = [*message["tool"], "--log-file", report.name, *examine.DRIVE]
     environment = os.environ | {"TMPDIR": str(folder), "HOME": str(folder)}

@@ -100,12 +100,15 @@ class DeviceArena:
 
     @classmethod
     def create(cls, nbytes: int) -> DeviceArena:
-        """Allocate. Raises CudaDriverError when the device is full."""
+        """Allocate. Raises CudaDriverError when the device is full, also without what torch keeps for later here."""
         torch.cuda.current_stream()  # makes torch's primary context current
-        pointer = ctypes.c_uint64()
         size = max(1 << 21, nbytes)
-        _driver("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
-        return cls(pointer.value, size, owner=True)
+        try:
+            pointer = _allocated(size)
+        except CudaDriverError:  # the driver does not know what torch could give back, and torch is not asked
+            torch.cuda.empty_cache()
+            pointer = _allocated(size)
+        return cls(pointer, size, owner=True)
 
     @classmethod
     def open(cls, handle: bytes, nbytes: int) -> DeviceArena:
@@ -127,6 +130,12 @@ class DeviceArena:
         if self._owner:
             torch.cuda.synchronize()
             _driver("cuMemFree_v2", ctypes.c_uint64(self._pointer))
+
+
+def _allocated(size: int) -> int:
+    pointer = ctypes.c_uint64()
+    _driver("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
+    return pointer.value
 
 
 def _driver(name: str, *arguments: Any) -> None:

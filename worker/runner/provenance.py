@@ -1,7 +1,7 @@
 """Whose code runs: a few calls under torch's profiler, in the untrusted process.
 
 Control messages, so that the judge can hold its own clock around the calls alone: `provenance.begin`,
-`provenance.calls` (some calls of a subject's model, or as many cache evictions without them), `provenance.end` (the
+`provenance.calls` (some calls of a subject's model, or the cache evictions of as many alone), `provenance.end` (the
 list): kernels on a GPU; on a CPU torch's operators and the calls into libraries that `kernelwright` loaded. Last of
 all `provenance.leave`.
 
@@ -61,13 +61,13 @@ def begin(session: _Session, _message: dict[str, Any], _fds: list[int]) -> dict[
 
 
 def calls(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
-    """`calls` calls on a slot's inputs, each behind an eviction on a device; with `call` false the evictions alone."""
+    """`calls` calls on a slot's inputs, each behind `evictions` of them on a device; with `call` false these alone."""
     call = session.subjects[message["subject"]].calls[message["workload"]]
     inputs = tuple(values.decode(message["inputs"], session.arenas[message["workload"]].bytes))
     result: Any = None
     with torch.no_grad():
         for _step in range(message["calls"]):
-            if session.device != "cpu":
+            for _eviction in range(message["evictions"] if session.device != "cpu" else 0):
                 _held["buffer"].zero_()
             if message["call"]:
                 result = None  # as a caller does that drops its result before the next call

@@ -208,7 +208,7 @@ _HARNESS = (
           ctypes.memmove(ctypes.addressof(value) + 24, ctypes.byref(ctypes.c_int(1)), 4)
           CUDA.cuStreamSetAttribute(ctypes.c_void_p(torch.cuda.current_stream().cuda_stream), 1, value)
           return self.real(x)
-          """, expected=NON_OK),
+          """, expected=NON_OK, defused=True),
     _cuda("warms-the-cache", 63, "clock", "A kernel on another stream keeps reading the inputs through the eviction",
           """
           with torch.cuda.stream(SIDE):

@@ -53,8 +53,8 @@ HEAD = """extern "C" __global__ void run(const float* x, float* y, int n) {
 """
 
 
-def cuda(id: str, title: str, problem: str, code: str, forward: str, *, init: str = "") -> Entry:
+def cuda(id: str, title: str, problem: str, code: str, forward: str, *, init: str = "", share: float = 0.9) -> Entry:
     source = MODULE
     for hole, text in {"CODE": code.strip(), "@INIT": method(init).rstrip(), "@FORWARD": method(forward)}.items():
         source = source.replace(hole, text, 1)
-    return entry(f"cuda-{id}", title, problem, source, language="cuda", needs="gpu")
+    return entry(f"cuda-{id}", title, problem, source, language="cuda", needs="gpu", share=share)

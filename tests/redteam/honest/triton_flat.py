@@ -236,6 +236,7 @@ ENTRIES = (
         _SCATTER_OWNED,
         _OWNED_FORWARD,
         init=_SCATTER_INIT,
+        share=0.5,  # torch sorts the ids: 37 % of the time (H200)
     ),
     triton_candidate(
         "threshold",
@@ -262,6 +263,7 @@ ENTRIES = (
         _TANH,
         _GRAPH_FORWARD,
         init=_GRAPH_INIT,
+        share=0.2,  # torch copies in and out: two thirds of the bytes that move, 69 % of the time (H200)
     ),
 )
 """Honest Triton kernels of other kinds."""

@@ -33,15 +33,14 @@ class NotApplicable(Exception):
 class SystemBench(Workbench):
     """A workbench that can also send the messages of `worker.runner.examine`."""
 
-    builds: tuple[tuple[str, str, list[str], str], ...] = ()
-    """(language, source, flags, path) of everything that the build broker made for this candidate."""
-
-    def examine(self, operation: str, timeout_s: float, slot: int = 0, **fields: Any) -> dict[str, Any]:
+    def examine(
+        self, operation: str, timeout_s: float, slot: int = 0, fds: tuple[int, ...] = (), **fields: Any
+    ) -> dict[str, Any]:
         """Poison the outputs, send one message about `slot`, and return the runner's (untrusted) answer."""
         self.poison()
         message = {"op": f"examine.{operation}", "subject": SUBJECT, "workload": self.name} | fields
         places = [values.encode_ref(ref) for ref in self._outputs]
-        return self.runner.ask(message | {"inputs": self._slots[slot].encoded, "outputs": places}, timeout_s)
+        return self.runner.ask(message | {"inputs": self._slots[slot].encoded, "outputs": places}, timeout_s, fds)
 
 
 @contextmanager
@@ -61,7 +60,6 @@ def staged(parts: RefereeParts, request: EvaluationRequest, *, unlimited: bool =
             bench.construct(SUBJECT, CONSTRUCT_LIMIT_S)
             bench.write(0, 0)
             outputs = bench.run(SUBJECT, 0, FIRST_RUN_LIMIT_S[request.language])
-            bench.builds = tuple(runner.builds)
             trial = Trial(runner, request, parts.exhibits, parts.device, rng, evaluation, {exhibit.name: bench})
             judge_outputs(trial, "fresh runner", exhibit.cases[0], outputs)
             yield trial

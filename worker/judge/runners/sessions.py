@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import select
 import socket
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,17 @@ class Runner:
     def artefacts(self) -> list[Path]:
         """What was built for it."""
         return [Path(path) for _language, _source, _flags, path in self.builds]
+
+    @contextlib.contextmanager
+    def handed_builds(self) -> Iterator[tuple[list[list[Any]], tuple[int, ...]]]:
+        """All that was built, as (language, source, flags, name), and open descriptors of the artefacts in that order:
+        the cache that they lie in is closed to every runner. Raises ValueError for more than one message carries."""
+        if len(self.builds) > protocol.MAX_FDS:
+            raise ValueError(f"{len(self.builds)} artefacts are more than one message carries")
+        with contextlib.ExitStack() as stack:
+            files = [stack.enter_context(Path(path).open("rb")) for *_what, path in self.builds]
+            named = [[*what, Path(path).name] for *what, path in self.builds]
+            yield named, tuple(file.fileno() for file in files)
 
     @property
     def dead(self) -> bool:

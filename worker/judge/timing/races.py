@@ -34,6 +34,8 @@ _MIN_ROUNDS = 9
 _SLOW_ROUND_S, _SLOW_ROUNDS = 1.0, 3
 _FULL_CHECK_SHARE = 0.2
 _PROOF_SHARE = 0.25
+_OF_THE_GAIN = 0.1
+"""How well a gain or a loss must be known: a tenth of it in logarithms, so twice as fast to 7 %, and 1.1 to 1 %."""
 _IMPOSSIBLE_SHARE = 0.5
 """A chain that is shorter than its own evictions in so many of the rounds was not run as asked."""
 _LATE_SHARE, _LATE_US = 0.2, 20.0
@@ -55,7 +57,7 @@ class Pace:
     """Seconds at most, spent while the interval of the candidate against a baseline is wider than `wanted`."""
     max_rounds: int
     wanted: float = 0.01
-    """Half the width of the interval at which more rounds are pointless, as a share."""
+    """Half the width of the interval at which more rounds are pointless, as a share; wider where the gain is large."""
 
 
 USUAL = {"cpu": Pace(0.8, 0.8, 41), "cuda:0": Pace(1.0, 2.5, 80)}
@@ -208,7 +210,8 @@ class _Race:
         logs = stats.log_ratios(fastest, times[0])
         low, high = stats.interval([logs], random.Random(0))
         hidden = self._plan.residue_s / min(statistics.median(times[0]), statistics.median(fastest))
-        return high / low > (1 + max(self._pace.wanted, hidden / 2)) ** 2
+        enough = max(self._pace.wanted, hidden / 2, _OF_THE_GAIN * abs(statistics.median(logs)))
+        return high / low > (1 + enough) ** 2
 
     def _round(self, fresh: Fresh, number: int) -> list[Sample]:
         source, seed = fresh.choose()

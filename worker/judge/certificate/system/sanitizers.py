@@ -57,7 +57,7 @@ def asan(trial: Trial) -> None:
     name = "AddressSanitizer and UBSan"
     if trial.device != "cpu":
         raise NotApplicable("host code of a GPU candidate is torch's own and the launcher's")
-    if not any(language == "cpp" for language, *_rest in bench_of(trial).builds):
+    if not any(language == "cpp" for language, *_rest in bench_of(trial).runner.builds):
         raise NotApplicable("no C++ of the candidate's own was built")
     answer = _watched(trial, name, ["asan"], {})
     if answer is None:
@@ -101,11 +101,14 @@ def _watched(trial: Trial, name: str, tool: list[str], environment: dict[str, st
     """Run under a tool; None, with a reservation recorded, when that could not be done."""
     bench = bench_of(trial)
     bench.write(0, 0)
-    message = bench.job() | {"tool": tool, "name": "run", "environment": environment, "builds": bench.builds}
+    message = bench.job() | {"tool": tool, "name": "run", "environment": environment}
+    message |= {"source": trial.request.candidate_source, "limit_s": _LIMIT_S}
     try:
-        answer = bench.examine(
-            "sanitize", _LIMIT_S + 60, source=trial.request.candidate_source, limit_s=_LIMIT_S, **message
-        )
+        with bench.runner.handed_builds() as (builds, descriptors):
+            answer = bench.examine("sanitize", _LIMIT_S + 60, fds=descriptors, builds=builds, **message)
+    except ValueError as too_many:
+        reserve(trial, name, f"not made: {too_many}")
+        return None
     except Fault as fault:
         if fault.verdict not in _CANNOT or trial.runner.dead:
             raise
