@@ -96,7 +96,8 @@ def _expected_best(space: Space, trials: Sequence[Trial], tried: set[str], seed:
     values = [math.log(trial.speedup) if trial.speedup else min(scores) for trial in known]
     places = [_places(space, trial.params) for trial in known]
     gains = surrogate.expected_improvements(places, values, [_places(space, params) for params in free])
-    likely = [params for params, gain in zip(free, gains, strict=True) if gain >= max(gains) * (1 - 1e-9)]
+    short = max(gains) - 1e-9 * abs(max(gains))  # rounding may leave a gain just below zero
+    likely = [params for params, gain in zip(free, gains, strict=True) if not gain < short]
     return random.Random(f"{seed}-{len(trials)}").choice(likely)
 
 

@@ -40,16 +40,17 @@ def evaluate(here: Runtime, claim: Claim) -> None:
         lease.check()
         _end_job(here, claim, str(error))
         return
+    except JudgeFailed as failed:
+        lease.check()
+        _give_back(here, claim, str(failed))
+        return
     if twin is not None:
         log.info("candidate.duplicate", duplicate_of=twin)
         return
     lease.check()
     assert report is not None, "an interrupted lease has raised"
     if report["verdict"] == Verdict.INFRA_ERROR:
-        with here.transaction() as session:
-            reason = str(report.get("reason"))
-            recovery.give_back(session, claim, reason, delay_s=INFRA_RETRY_S, count_attempt=False)
-        log.warning("evaluation.returned", reason=reason)
+        _give_back(here, claim, str(report.get("reason")))
         return
     with here.transaction() as session:
         candidates.store_evaluation(session, claim, report, worker_id=here.owner)
@@ -65,12 +66,9 @@ def _request(here: Runtime, claim: Claim) -> EvaluationRequest:
 def _twin(here: Runtime, claim: Claim, judge: Judge, request: EvaluationRequest) -> str | None:
     """Reject the candidate where an earlier one of its job was built into the same, and name that one.
 
-    No device is used for it. A machine that fails here fails at the judgement too, which says so.
+    No device is used for it. Raises JudgeFailed.
     """
-    try:
-        built = judge.fingerprint(request)
-    except JudgeFailed:
-        return None
+    built = judge.fingerprint(request)
     if built is None:
         return None
     with here.transaction() as session:
@@ -84,6 +82,12 @@ def _twin(here: Runtime, claim: Claim, judge: Judge, request: EvaluationRequest)
         detail = f"built into the same as candidate {twin.ordinal} of this job"
         candidates.reject_duplicate(session, claim, twin, detail)
         return twin.id
+
+
+def _give_back(here: Runtime, claim: Claim, reason: str) -> None:
+    with here.transaction() as session:
+        recovery.give_back(session, claim, reason, delay_s=INFRA_RETRY_S, count_attempt=False)
+    log.warning("evaluation.returned", reason=reason)
 
 
 def _end_job(here: Runtime, claim: Claim, reason: str) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from worker.judge.runners.pointers import Unreadable
 from worker.judge.trial import Trial
 from worker.languages.cache import BuildCache
 from worker.profile import counters, host, loops, samples
@@ -33,6 +34,8 @@ class CpuLadder:
         found: list[samples.Samples] = []
 
         def sample() -> None:
+            if runner.dead:
+                raise Unreadable("the runner has ended")
             found.append(samples.take(runner, bench, runner.artefacts, point.latency_us, trial.rng))
             seen.metrics.update(found[0].metrics())
 

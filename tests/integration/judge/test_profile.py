@@ -35,6 +35,9 @@ class Model(torch.nn.Module):
 
 def get_inputs(rows=512, cols=1024):
     return [torch.rand(rows, cols)]
+
+def get_init_inputs(rows=512, cols=1024):
+    return []
 """
 CANDIDATE = '''
 import torch

@@ -102,7 +102,8 @@ def test_one_tune_measures_the_space_and_proposes_the_best(patient: Runtime) -> 
         (pause, True) for pause in (0, 30_000, 60_000)
     }
     assert job_gpu_s == pytest.approx(2.0 + stored.gpu_s), "the evaluation's and the tuning's"
-    assert node.gpu_s == stored.gpu_s > 0
+    assert stored.gpu_s > 0
+    assert node.gpu_s == 0.0, "counted for the search once the candidate is judged"
     # The second finds nothing to measure and nothing better, and asks no judge.
     exhausted = tune(here, second)
     assert (exhausted.state, exhausted.failure) == ("rejected", "exhausted")

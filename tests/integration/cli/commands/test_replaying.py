@@ -35,7 +35,8 @@ VERDICTS = ["ok", "incorrect", "ok", "build_error"]
 
 class Search:
     """One job from its submission to its end, each unit of work by the code that production runs for it. Made up are
-    the judge's reports, the built-in seed, and the models' calls: each was paid for by an attempt that died."""
+    the judge's reports, what the built-in seed and the tuner found, and the models' calls: each was paid for by an
+    attempt that died."""
 
     def __init__(self, outside: Outside, **body: Any) -> None:
         self.outside = outside
@@ -51,7 +52,10 @@ class Search:
 
     def _step(self) -> bool:
         with self.outside.sessions.begin() as session:
-            query = "SELECT id, kind, queue, candidate_id FROM work WHERE state = 'queued' ORDER BY id LIMIT 1"
+            query = (
+                "SELECT id, kind, queue, candidate_id FROM work"
+                " WHERE state = 'queued' AND kind <> 'learn' ORDER BY id LIMIT 1"
+            )
             work = session.execute(text(query)).one_or_none()
         if work is None:
             return False
@@ -78,8 +82,8 @@ class Search:
             operator, proposer = session.execute(
                 text("SELECT operator, proposer FROM candidates WHERE id = :id"), {"id": candidate_id}
             ).one()
-        if (operator, proposer) == ("seed", "builtin"):
-            propose(self.outside.sessions, candidate_id, SEED, tunable=True)
+        if proposer == "builtin":
+            propose(self.outside.sessions, candidate_id, f"{SEED}# {operator}: {candidate_id}\n", tunable=True)
             return
         with self.outside.sessions.begin() as session:
             claim = ledger.claim(session, work_id, OWNER)
@@ -91,7 +95,7 @@ class Search:
     def _call(self, claim: Claim) -> None:
         with self.outside.sessions.begin() as session:
             request = read_brief(session, claim).request
-            call_id = llm_calls.start_call(session, claim.candidate, CALL_KEY, MODEL, request_record(request))
+            call_id = llm_calls.start_call(session, claim.candidate, CALL_KEY, MODEL, request=request_record(request))
             prompt = build_prompt(request)
             self.called += 1
             code = file_answer(claim.candidate, plan="split it in parts")
