@@ -106,10 +106,9 @@ def take(runner: Runner, bench: Workbench, artefacts: Sequence[Path], latency_us
         before = _faults(looker.pid)
         while samples.calls < LOOKS and time.monotonic() < deadline:
             eviction.flush()
-            waited_s = runner.waited_s()
             places = looker.look(rng.uniform(0, latency_us * 1e-6))
             samples.calls += 1
-            if places is not None and runner.waited_s() - waited_s < _DISTURBED_SHARE * latency_us * 1e-6:
+            if places is not None and looker.waited_s < _DISTURBED_SHARE * latency_us * 1e-6:
                 samples.add(places)
         samples.faults = max(0, _faults(looker.pid) - before)
     finally:
@@ -126,14 +125,18 @@ class _Looker:
         self._runner, self._built = runner, built
         self._bell = peer_inode(runner._bell)
         self.pid = quiet.runner_of(runner._pid)
+        self.waited_s = 0.0
+        """For how long the threads of the call that was looked at had no core until then."""
 
     def look(self, after_s: float) -> list[Place] | None:
         """So long after a call began; None when it had not begun or was over by then."""
         call = _Call(self._runner)
+        waited_s = self._runner.waited_s()
         call.start()
         call.began.wait()
         _sleep_precisely(after_s)
         self._runner.freeze()
+        self.waited_s = self._runner.waited_s() - waited_s
         try:
             places = self._places() if self._calling(call) else None
         finally:

@@ -27,16 +27,16 @@ pytestmark = pytest.mark.skipif(
 PROBLEM = """
 import torch
 
-SPEC = {"workloads": [{"name": "only", "params": {"rows": 512, "cols": 1024}}]}
+SPEC = {"workloads": [{"name": "only", "params": {"rows": 2048, "cols": 1024}}]}
 
 class Model(torch.nn.Module):
     def forward(self, x):
         return torch.cumsum(x, -1)
 
-def get_inputs(rows=512, cols=1024):
+def get_inputs(rows=2048, cols=1024):
     return [torch.rand(rows, cols)]
 
-def get_init_inputs(rows=512, cols=1024):
+def get_init_inputs(rows=2048, cols=1024):
     return []
 """
 CANDIDATE = '''
@@ -62,7 +62,8 @@ class ModelNew(torch.nn.Module):
         lib.scan(x, y, *x.shape)
         return y
 '''
-SCALAR_LINES = {10, 11}
+LOOP = 7
+"""The line of `for (int64_t c` in SOURCE."""
 
 Profile = Callable[[], dict[str, Any]]
 
@@ -93,12 +94,12 @@ def trial(parts: RefereeParts) -> Iterator[Trial]:
 
 def test_the_hot_loop_is_found_in_the_source_without_any_counter(profiler: Profiler, trial: Trial) -> None:
     found = [profiler.profile(trial)]
-    while not found[-1]["hot"] and len(found) < 5:  # among many processes samples may miss it
+    while "device_share" not in found[-1]["metrics"] and len(found) < 5:  # among many processes samples may miss it
         found.append(profiler.profile(trial))
     profile = found[-1]
     assert profile["rung"] in ("perf", "compiler report"), profile["refused"]
     hottest = profile["hot"][0]
-    assert hottest["line"] in SCALAR_LINES
+    assert hottest["line"] == LOOP
     assert hottest["vector_bytes"] == 4
     assert hottest["share"] > 0.5
     assert profile["metrics"]["hot_share"] == hottest["share"]
