@@ -11,9 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from cli import show
-from cli.client import Client, Job, PlainRequest
-from cli.commands.submit import DiagnosisModel, Models, usd_of
-from cli.commands.watch import watch_job
+from cli.client import Client, PlainRequest
+from cli.commands.submit import DiagnosisModel, Models, tell_job, usd_of
 from cli.errors import CliError
 from cli.service import DEFAULT_URL, JsonOption, UrlOption, service
 
@@ -65,7 +64,7 @@ def request(
     with service(url) as client:
         made = _settled(client, client.request(body))
         if yes:
-            _became(client, client.confirm(made["id"]), watch=watch, as_json=json)
+            tell_job(client, client.confirm(made["id"]), watch=watch, as_json=json)
             return
     if json:
         show.put_json(made)
@@ -91,7 +90,7 @@ def confirm(
             else:
                 typer.echo(f"estimate: {show.estimate(preview['estimate'])}")
             return
-        _became(client, client.confirm(request), watch=watch, as_json=json)
+        tell_job(client, client.confirm(request), watch=watch, as_json=json)
 
 
 def _settled(client: Client, made: PlainRequest) -> PlainRequest:
@@ -101,18 +100,6 @@ def _settled(client: Client, made: PlainRequest) -> PlainRequest:
     if made["proposal"] is None:
         raise NothingProposed(id=made["id"], why=made["error"] or "no bundled problem is like it")
     return made
-
-
-def _became(client: Client, job: Job, *, watch: bool, as_json: bool) -> None:
-    if as_json:
-        show.put_json(job)
-    else:
-        typer.echo(job["id"])
-    if watch:
-        watch_job(client, job, as_json=as_json)
-    elif not as_json:
-        show.note(f"{job['problem']['name']} on {show.target(job)} is {job['state']}")
-        show.note(f"kernelwright watch {job['id']}")
 
 
 def _show(made: PlainRequest) -> None:

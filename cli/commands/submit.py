@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from cli import show
-from cli.client import Client, DryRun, OwnProblem
+from cli.client import Client, DryRun, Job, OwnProblem
 from cli.client import Target as TargetBody
 from cli.commands.watch import watch_job
 from cli.service import DEFAULT_URL, JsonOption, UnusableInput, UrlOption, key_value, service
@@ -188,7 +188,11 @@ def usd_of(text: str) -> str:
 
 
 def _submit(client: Client, body: dict[str, Any], key: str | None, *, watch: bool, as_json: bool) -> None:
-    job = client.submit(body, idempotency_key=key)
+    tell_job(client, client.submit(body, idempotency_key=key), watch=watch, as_json=as_json)
+
+
+def tell_job(client: Client, job: Job, *, watch: bool, as_json: bool) -> None:
+    """Say which job was made, and follow it or say how to."""
     if as_json:
         show.put_json(job)
     else:

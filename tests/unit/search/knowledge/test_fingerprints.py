@@ -6,10 +6,10 @@ import pytest
 
 from search.knowledge.fingerprints import fingerprint, normalised
 
-LOG = """In file included from /tmp/build-a1/candidate.cpp:3:
-/tmp/build-a1/candidate.cpp:41:9: error: '{name}' was not declared in this scope
+LOG = """In file included from /folder/build-a1/candidate.cpp:3:
+/folder/build-a1/candidate.cpp:41:9: error: '{name}' was not declared in this scope
    41 |   auto v = {name}(x);
-/tmp/build-a1/candidate.cpp:44:1: error: expected ';' before '}}' token
+/folder/build-a1/candidate.cpp:44:1: error: expected ';' before '}}' token
 """
 
 
