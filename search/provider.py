@@ -5,6 +5,7 @@ litellm takes 2 s to import and is imported with the first request. It is told n
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import math
 import os
@@ -51,6 +52,9 @@ class Reply:
 def ask(model: str, messages: list[dict[str, str]], options: ModelOptions, timeout_s: float) -> Reply:
     """One request, no retries. Raises ProviderFailure for what the provider does, LitellmMissing without litellm."""
     litellm, openai = _litellm(), importlib.import_module("openai")
+    # After an answer litellm runs a coroutine. Where the thread has no event loop it would have asyncio make one (until
+    # Python 3.13), which nobody closes; told that there is none it takes `asyncio.run`.
+    asyncio.set_event_loop(None)
     try:
         response = litellm.completion(
             model=model,

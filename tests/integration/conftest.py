@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +21,17 @@ from db.settings import Settings
 from tests.support.schema import empty, migrate
 
 _numbers = itertools.count(1)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def what_litellm_leaves() -> Iterator[None]:
+    """Its cached clients hold sockets. Else the collector finds them in a test of another file, which fails for it."""
+    yield
+    if "litellm" in sys.modules:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            sys.modules["litellm"].in_memory_llm_clients_cache.flush_cache()
+            gc.collect()
 
 
 @pytest.fixture(scope="session")

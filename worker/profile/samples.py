@@ -95,7 +95,7 @@ class Samples:
 
 
 def take(runner: Runner, bench: Workbench, artefacts: Sequence[Path], latency_us: float, rng: random.Random) -> Samples:
-    """Look `LOOKS` times, or as often as fits the budget. Raises Unreadable where /proc does not tell, or Fault."""
+    """Look until `LOOKS` looks count or the budget is spent. Raises Unreadable where /proc does not tell, or Fault."""
     samples, eviction = Samples(), HostEviction()
     looker = _Looker(runner, Artefacts(artefacts))
     bench.write(0, 0)
@@ -104,7 +104,7 @@ def take(runner: Runner, bench: Workbench, artefacts: Sequence[Path], latency_us
     try:
         runner.ring(protocol.CALL, _CALL_LIMIT_S, number=0)
         before = _faults(looker.pid)
-        while samples.calls < LOOKS and time.monotonic() < deadline:
+        while samples.looks < LOOKS and time.monotonic() < deadline:
             eviction.flush()
             places = looker.look(rng.uniform(0, latency_us * 1e-6))
             samples.calls += 1

@@ -16,7 +16,7 @@ from worker.judge.certificate.stage import bench_of, staged
 from worker.judge.physics.floor import PhysicsFloor
 from worker.judge.report import EvaluationRequest, WorkloadTiming
 from worker.judge.trial import Trial
-from worker.profile import counters
+from worker.profile import counters, samples
 from worker.profile.ladder import Profiler
 from worker.profile.roofline import Bound
 
@@ -92,11 +92,11 @@ def trial(parts: RefereeParts) -> Iterator[Trial]:
         yield ready
 
 
-def test_the_hot_loop_is_found_in_the_source_without_any_counter(profiler: Profiler, trial: Trial) -> None:
-    found = [profiler.profile(trial)]
-    while "device_share" not in found[-1]["metrics"] and len(found) < 5:  # among many processes samples may miss it
-        found.append(profiler.profile(trial))
-    profile = found[-1]
+def test_the_hot_loop_is_found_in_the_source_without_any_counter(
+    profiler: Profiler, trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(samples, "BUDGET_S", 120.0)  # among other tests most looks are disturbed, and do not count
+    profile = profiler.profile(trial)
     assert profile["rung"] in ("perf", "compiler report"), profile["refused"]
     hottest = profile["hot"][0]
     assert hottest["line"] == LOOP

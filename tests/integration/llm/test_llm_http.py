@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import gc
-import importlib
 import json
 import random
 import signal
@@ -14,7 +10,6 @@ import sys
 import threading
 import time
 import urllib.request
-import warnings
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -28,7 +23,7 @@ from search.proposing import Outcome, Parent, ProposalRequest
 from search.types import Failure, Operator, Target
 from tests.support.fake_openai import Answer, FakeOpenAI
 
-# litellm leaves an event loop and sockets of its own to the garbage collector: see also `what_litellm_leaves`.
+# litellm leaves sockets to the garbage collector: see also `what_litellm_leaves`.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -50,21 +45,6 @@ class Waits:
 
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def what_litellm_leaves() -> Iterator[None]:
-    """Collected here: else the collector finds it during a test of another file, which then fails for it."""
-    yield
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        # The main thread's loop here is the one that litellm made at its import; its cached clients hold sockets.
-        # There is none when a test of another file has run a loop of its own before.
-        with contextlib.suppress(RuntimeError):
-            asyncio.get_event_loop_policy().get_event_loop().close()
-        asyncio.set_event_loop(None)
-        importlib.import_module("litellm").in_memory_llm_clients_cache.flush_cache()
-        gc.collect()
 
 
 @pytest.fixture

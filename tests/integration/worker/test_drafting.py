@@ -18,7 +18,7 @@ from tests.support.fake_openai import Answer, FakeOpenAI
 from worker.drafting import draft
 from worker.runtime import Runtime
 
-# litellm leaves an event loop and sockets of its own to the garbage collector.
+# litellm leaves sockets to the garbage collector.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),

@@ -37,7 +37,7 @@ from worker.builtin_process import BuiltinProcess
 from worker.heartbeat import CancelRequested
 from worker.runtime import Runtime
 
-# litellm leaves an event loop and sockets of its own to the garbage collector.
+# litellm leaves sockets to the garbage collector.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
