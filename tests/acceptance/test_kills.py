@@ -100,7 +100,14 @@ def test_a_killed_caller_of_models(deployment: Deployment) -> None:
     deployment.assert_sound(job["id"])
 
 
-@pytest.mark.parametrize("moment", ["candidate.created", "candidate.proposed", "candidate.evaluated"])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param("candidate.created", marks=pytest.mark.exhaustive),
+        "candidate.proposed",
+        pytest.param("candidate.evaluated", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_killed_control_worker(deployment: Deployment, moment: str) -> None:
     with deployment.model(*answers(3)):
         job = deployment.client.submit(body(3, models=[MODEL], problem=OWN))

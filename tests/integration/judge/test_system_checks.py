@@ -166,6 +166,7 @@ def test_without_cpp_of_its_own_there_is_nothing_for_address_sanitizer(parts: Re
     assert "no C++" in detail
 
 
+@pytest.mark.exhaustive
 def test_a_module_inside_torch_compile_is_right_or_reserved(parts: RefereeParts) -> None:
     found, detail, verdict = outcome(parts, compiled.NAME, compiled.check, candidate())
     assert found in (Outcome.PASSED, Outcome.RESERVATION), detail

@@ -73,7 +73,8 @@ def of_families(*families: str) -> list[dict[str, str]]:
 @pytest.mark.parametrize(
     "families",
     [
-        ("pointwise", "rope", "transpose", "embedding"),
+        ("pointwise", "transpose"),
+        pytest.param(("rope", "embedding"), marks=pytest.mark.exhaustive),
         pytest.param(("softmax", "layer_norm", "group_norm"), marks=pytest.mark.exhaustive),
         pytest.param(("rms_norm", "rowwise", "row_reduction"), marks=pytest.mark.exhaustive),
         pytest.param(("column_reduction", "full_reduction", "scan", "cross_entropy"), marks=pytest.mark.exhaustive),
