@@ -4,9 +4,10 @@
 
 Two problems are siblings when their op families and the names of their kernels' tunables are the same. The sibling's
 job is played first: so many evaluations by the tuner, and its best configuration is what the knowledge base would keep.
-Then the tuner plays the other problem twice: cold, and told of that configuration. What counts is how many evaluations,
-the first configuration included, it takes to gain what the sibling gained over its first configuration (at most the
-best that there is here). Latencies are the recorded ones; nothing is run.
+Then the other problem is played twice: cold, where the recipe comes as it is written and the tuner goes on, and told of
+that configuration, with which the built-in menu then begins. What counts is how many evaluations, the first included,
+it takes to gain what the sibling gained over its first configuration (at most the best that there is here). Latencies
+are the recorded ones; nothing is run.
 """
 
 from __future__ import annotations
@@ -119,8 +120,9 @@ def _evaluations(space: Measured, target: float, seed: int, hints: Sequence[Para
 
 
 def _played(space: Measured, budget: int, seed: int, hints: Sequence[Params], target: float = math.inf) -> list[Trial]:
-    """Trials of the tuner, the first configuration first, until the target or the budget is reached."""
-    trials = [Trial(space.space.defaults, 1.0)]
+    """What the job evaluates, its first kernel first, until the target or the budget is reached."""
+    first = next((hint for hint in hints if space.space.allows(hint)), space.space.defaults)
+    trials = [Trial(first, space.gain(first))]
     while len(trials) < budget and (trials[-1].speedup or 0.0) < target:
         params = hinted(space.space, trials, hints) or suggest(space.space, trials, seed)
         if params is None:

@@ -125,9 +125,10 @@ class Shelf:
         return frozenset(self._session.scalars(select(KnowledgeRetirement.item_id)))
 
     def winning_params(
-        self, language: str, hardware_kin: str, op_family: str, names: Sequence[str]
+        self, language: str, hardware_kin: str, op_family: str, names: Sequence[str] = ()
     ) -> Sequence[tuple[str, str, Mapping[str, Any]]]:
-        """Id, title and values of kernels of the family that declare tunables of these names, the fastest first."""
+        """Id, title and values of kernels of the family that declare tunables of these names, the fastest first;
+        without names, of any that declare tunables."""
         place = {"language": language, "hardware_kin": hardware_kin, "op_family": op_family}
         parameters = {**place, "names": list(names), "count": len(names), "most": MAX_HINTS}
         return [(row.id, row.title, row.params) for row in self._session.execute(_WINNING_PARAMS, parameters)]

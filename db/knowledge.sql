@@ -60,10 +60,11 @@ FROM fitting JOIN lessons USING (id)
 ORDER BY lessons.id
 
 -- name: winning_params
--- Of kernels of the family that declare these very tunables, the fastest first.
+-- Of kernels of the family that declare these very tunables (without names: any), the fastest first.
 SELECT id, title, params FROM kernels
 WHERE current AND language = :language AND hardware_kin = :hardware_kin AND op_family = :op_family
-  AND params ?& :names AND (SELECT count(*) FROM jsonb_object_keys(params)) = :count
+  AND params <> '{}' AND params ?& :names
+  AND (:count = 0 OR (SELECT count(*) FROM jsonb_object_keys(params)) = :count)
   AND NOT EXISTS (SELECT FROM knowledge_retirements WHERE item_id = kernels.id)
 ORDER BY speedup DESC NULLS LAST, id
 LIMIT :most

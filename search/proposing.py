@@ -76,7 +76,7 @@ class ProposalRequest:
     advice: str | None = None
     """What a judge model says about the parent: a model's words, data like any other."""
     hints: tuple[Params, ...] = ()
-    """For `tune`: configurations with which kernels of the same op family won elsewhere, the best first."""
+    """For `tune` and built-in seeds: configurations with which kernels of the same op family won, the best first."""
     knowledge: tuple[Knowledge, ...] = ()
     """What was retrieved for it, best first; empty where proposals are made without, to measure what it is worth."""
 

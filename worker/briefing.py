@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import and_, func, select
+from sqlalchemy import ColumnElement, and_, func, select
 from sqlalchemy.orm import Session
 
 from db import candidates, jobs, workers
@@ -19,7 +19,7 @@ from problems.catalog import outline
 from search.knowledge.distil import bound_of
 from search.proposing import Parent, ProposalRequest, Trial
 from search.types import Target
-from worker.recalling import hints_for, knowledge_for
+from worker.recalling import hints_for, knowledge_for, winners_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,8 @@ def brief_of(session: Session, candidate_id: str) -> Brief:
         )
     elif candidate.operator == Operator.TUNE:
         request = replace(request, hints=hints_for(session, job, candidate, request))
+    elif candidate.operator == Operator.SEED:
+        request = replace(request, hints=winners_for(session, job, _first_builtin_seed(session, job), request))
     index = _builtin_index(session, job, candidate)
     return Brief(candidate.proposer, job.hardware, job.language, index, request)
 
@@ -76,13 +78,18 @@ def _bound(session: Session, candidate: Candidate) -> str:
 
 
 def _builtin_index(session: Session, job: Job, candidate: Candidate) -> int:
-    earlier = select(func.count()).where(
-        Candidate.job_id == job.id,
-        Candidate.proposer == Proposer.BUILTIN.value,
-        Candidate.operator == Operator.SEED.value,
-        Candidate.ordinal < candidate.ordinal,
-    )
+    earlier = select(func.count()).where(*_builtin_seeds(job), Candidate.ordinal < candidate.ordinal)
     return session.scalar(earlier) or 0
+
+
+def _first_builtin_seed(session: Session, job: Job) -> Candidate:
+    query = select(Candidate).where(*_builtin_seeds(job)).order_by(Candidate.ordinal).limit(1)
+    return session.scalars(query).one()
+
+
+def _builtin_seeds(job: Job) -> tuple[ColumnElement[bool], ...]:
+    seeds = Candidate.operator == Operator.SEED.value
+    return (Candidate.job_id == job.id, Candidate.proposer == Proposer.BUILTIN.value, seeds)
 
 
 def _edit_failed(session: Session, candidate: Candidate) -> bool:

@@ -60,6 +60,7 @@ class BuiltinProcess:
             "problem_name": brief.request.problem_name,
             "hardware": brief.hardware,
             "language": brief.language,
+            "winners": [dict(winner) for winner in brief.request.hints],
             "index": brief.builtin_index,
         }
         menu = json.dumps({name: value for name, value in request.items() if name != "index"})

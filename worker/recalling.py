@@ -45,10 +45,22 @@ def knowledge_for(
 def hints_for(session: Session, job: Job, candidate: Candidate, request: ProposalRequest) -> tuple[Params, ...]:
     """Configurations with which kernels of the same family won, for the tuner; none where the dice keep it without."""
     space = read_space(request.parents[0].source) if request.parents else None
-    if space is None or request.op_family in (None, "other"):
+    return () if space is None else _winners(session, job, candidate, request, sorted(space.values))
+
+
+def winners_for(session: Session, job: Job, first_seed: Candidate, request: ProposalRequest) -> tuple[Params, ...]:
+    """The same for the built-in menu, whatever the tunables: all built-in seeds of a job are told what its first was,
+    so that seed number k stays the same."""
+    return _winners(session, job, first_seed, request, ())
+
+
+def _winners(
+    session: Session, job: Job, candidate: Candidate, request: ProposalRequest, names: Sequence[str]
+) -> tuple[Params, ...]:
+    if request.op_family in (None, "other"):
         return ()
     place = (job.language, kin(job.hardware), str(request.op_family))
-    found = Shelf(session).winning_params(*place, sorted(space.values))
+    found = Shelf(session).winning_params(*place, names)
     if found and _undecided(session, candidate):
         on = retrieval_on(f"{job.problem_hash} {job.seed}", candidate.ordinal)
         uses = [_hint(rank, item_id, title, params, on) for rank, (item_id, title, params) in enumerate(found, start=1)]

@@ -31,7 +31,8 @@ from worker.judge.runners.bench import Contender, Workbench
 from worker.judge.runners.processes import RefereeOptions
 from worker.judge.runners.sessions import Runner
 from worker.judge.timing.fresh import Fresh
-from worker.judge.timing.races import THOROUGH, Timer, Timings
+from worker.judge.timing.pace import THOROUGH
+from worker.judge.timing.races import Timer, Timings
 from worker.judge.trial import CONSTRUCT_LIMIT_S, FIRST_RUN_LIMIT_S, SUBJECT
 from worker.judge.verdict import Fault
 from worker.runner import kernelwright

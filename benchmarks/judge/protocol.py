@@ -43,12 +43,13 @@ def measure(plan: Plan, results: Results) -> None:
     at_once = max(1, min(_MOST_AT_ONCE, (os.cpu_count() or 1) // _CORES_PER_PROCESS))
     with tempfile.TemporaryDirectory(prefix="cold-", dir=plan.home) as folder, ThreadPoolExecutor(at_once) as pool:
         home = Path(folder)
+        # First and alone: without it what the published candidates hold the device for is not known.
+        load_inline_s = _load_inline_s(home / "inline", deadline) if plan.on_gpu and not plan.quick else None
         futures = [pool.submit(run_cold, item, home / f"{place}", plan, deadline) for place, item in enumerate(items)]
         for future in as_completed(futures):
             run = future.result()
             if run is not None:
                 results.add("protocol", run)
-        load_inline_s = _load_inline_s(home / "inline", deadline) if plan.on_gpu and not plan.quick else None
     figures = protocol_figures(results.runs("protocol"), results.runs("cost"), load_inline_s)
     results.finish("protocol", {"wanted": len(items), "limit_s": _LIMIT_S, **figures})
 

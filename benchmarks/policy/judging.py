@@ -14,7 +14,7 @@ import torch
 from worker.judge.referee import Referee
 from worker.judge.report import Evaluation, EvaluationRequest
 from worker.judge.runners.processes import RefereeOptions
-from worker.judge.timing.races import Pace
+from worker.judge.timing.pace import Pace
 
 PACE = Pace(budget_s=0.12, patience_s=0.25, max_rounds=13)
 

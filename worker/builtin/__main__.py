@@ -3,8 +3,9 @@
     echo '{"problem_source": "...", "problem_name": "x", "hardware": "cpu", "language": "cpp", "index": 0}' \
         | python -m worker.builtin
 
-The answer is {"kind", "name", "plan", "source"} for seed number `index`, or {"exhausted": true} past the last one, and
-in both cases "menu_size", which no index reaches. It runs the reference to trace it, so it is started without secrets.
+"winners" may hold configurations that won in the problem's family. The answer is {"kind", "name", "plan", "source"} for
+seed number `index`, or {"exhausted": true} past the last one, and in both cases "menu_size", which no index reaches. It
+runs the reference to trace it, so it is started without secrets.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from worker.builtin.menu import NotOffered, Seed, menu
+from worker.builtin.menu import NotOffered, Seed, begun_with, menu
 
 
 def main() -> None:
@@ -25,7 +26,8 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the reference or a compiler prints is not the answer
     index = int(request.pop("index"))
-    seeds = menu(**request)
+    winners = request.pop("winners", ())
+    seeds = begun_with(menu(**request), winners)
     answer = next(itertools.islice(offers(seeds), index, None), {"exhausted": True})
     json.dump(answer | {"menu_size": len(seeds)}, answers)
     answers.flush()

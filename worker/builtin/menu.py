@@ -1,17 +1,20 @@
 """The menu: every candidate that the built-in proposer can offer for a problem on a target, in the order to try them.
 
 Recipes come first (a trace of 2 s, then a candidate in milliseconds), the compiler seed last (Inductor takes 20 s on
-two cores). The order is fixed by problem and target, so that seed number k is the same whenever it is asked for.
+two cores). What won before in the problem's family goes before all of them. The order is fixed by problem, target and
+those winners, so that seed number k is the same whenever it is asked for.
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from search.tunables import read_space, with_values
+from search.types import Params
 from worker.builtin.compiler import NoCompilerSeed, compiler_seed
 from worker.builtin.expressions import Unmatched
 from worker.builtin.families import Match, recognise
@@ -48,6 +51,33 @@ def menu(problem_source: str, problem_name: str, hardware: str, language: str) -
         make = partial(_compile, problem_source, problem_name, hardware, language)
         seeds.append(Seed("compiler", "inductor", plan, make))
     return seeds
+
+
+def begun_with(seeds: Sequence[Seed], winners: Sequence[Params]) -> list[Seed]:
+    """The menu behind its first recipe that takes one of these configurations, with that configuration. A recipe takes
+    those of kernels that declare the same tunables; the winners are tried in their order."""
+    recipes = [seed for seed in seeds if seed.kind == "recipe"]
+    for winner in winners:
+        for recipe in recipes:
+            source = _configured(recipe, winner)
+            if source is not None:
+                values = ", ".join(f"{name}={value!r}" for name, value in winner.items())
+                plan = f"{recipe.plan} Begins with what won in its family before: {values}."
+                front = replace(recipe, plan=plan, make=lambda source=source: source)  # type: ignore[misc]
+                return [front, *(seed for seed in seeds if seed is not recipe or source != recipe.make())]
+    return list(seeds)
+
+
+def _configured(recipe: Seed, winner: Params) -> str | None:
+    """The recipe's source with the configuration, or None where it does not take it."""
+    try:
+        source = recipe.make()
+    except NotOffered:
+        return None
+    space = read_space(source)
+    if space is None or set(space.values) != set(winner) or not space.allows(winner):
+        return None
+    return with_values(source, winner)
 
 
 def _matches(source: str, name: str, hardware: str) -> Sequence[Match]:

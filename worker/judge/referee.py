@@ -37,7 +37,8 @@ from worker.judge.runners.processes import Processes, RefereeOptions
 from worker.judge.runners.sessions import LOG_BYTES, Runner
 from worker.judge.summary import summarise
 from worker.judge.timing.fresh import Fresh
-from worker.judge.timing.races import THOROUGH, USUAL, Pace, Timer, Timings
+from worker.judge.timing.pace import THOROUGH, USUAL, Pace
+from worker.judge.timing.races import Timer, Timings
 from worker.judge.trial import CONSTRUCT_LIMIT_S, FIRST_RUN_LIMIT_S, SUBJECT, Trial
 from worker.judge.tuning import Tuning, TuningParts
 from worker.judge.verdict import Fault, Verdict
@@ -197,12 +198,13 @@ class Referee:
         """Every workload against its baselines, alone on the device."""
         baselines = self.baselines_of(trial.exhibits)
         trial.evaluation.environment = {"baselines_missing": baselines.missing}
+        pace = self._pace.shared_by(len(trial.exhibits.workloads))
         timings = []
         with self._lease.exclusive(), trial.evaluation.stage("time"):
             for exhibit in trial.exhibits.workloads:
                 candidate = Contender(SUBJECT, trial.benches[exhibit.name], SUBJECT)
                 contenders = [candidate, *baselines.contenders(exhibit.name)]
-                timings.append(self._timer.time(contenders, exhibit, Fresh(exhibit, trial.rng), trial.rng, self._pace))
+                timings.append(self._timer.time(contenders, exhibit, Fresh(exhibit, trial.rng), trial.rng, pace))
         baselines.timed({timed.workload: timed.baselines_us for timed in timings})
         return timings
 

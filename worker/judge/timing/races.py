@@ -27,6 +27,7 @@ from worker.judge.timing.clocks import DeviceClock, HostClock, Plan, Round, Samp
 from worker.judge.timing.device_state import DeviceState, DeviceWatch
 from worker.judge.timing.evicting import DeviceEviction, HostEviction
 from worker.judge.timing.fresh import Fresh
+from worker.judge.timing.pace import USUAL, Pace
 from worker.judge.timing.recheck import recheck
 from worker.judge.verdict import Fault, Verdict
 
@@ -45,24 +46,6 @@ _CALM_SAMPLES = 5
 _REST_S, _WATCH_S, _IDLE_SHARE = 0.03, 0.03, 0.25
 """After a call OpenMP's threads spin for some milliseconds, then they sleep; a quarter of a core is no afterthought."""
 _TRUSTED = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How long to time one workload."""
-
-    budget_s: float
-    """Seconds of rounds at first."""
-    patience_s: float
-    """Seconds at most, spent while the interval of the candidate against a baseline is wider than `wanted`."""
-    max_rounds: int
-    wanted: float = 0.01
-    """Half the width of the interval at which more rounds are pointless, as a share; wider where the gain is large."""
-
-
-USUAL = {"cpu": Pace(0.8, 0.8, 41), "cuda:0": Pace(1.0, 2.5, 80)}
-THOROUGH = {"cpu": Pace(2.0, 4.0, 80), "cuda:0": Pace(3.0, 8.0, 240)}
-"""For finalists, and to tell kernels apart that differ by 3 %."""
 
 
 @dataclass(slots=True)

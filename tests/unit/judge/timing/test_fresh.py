@@ -7,6 +7,7 @@ import random
 import pytest
 import torch
 
+from tests.redteam.honest.problems import OWN
 from tests.redteam.problems import source_of
 from worker.judge.exhibits import Exhibit, Exhibits
 from worker.judge.reference.problem import Problem
@@ -62,3 +63,13 @@ def test_a_reference_that_answers_nan_in_whole_rows_has_sources_too() -> None:
     exhibit = Exhibits(Problem(source_of("masked_softmax"), "masked_softmax"), "cpu", "cpu", 7).workloads[0]
     assert not any(case.finite for case in exhibit.cases)
     assert Fresh(exhibit, random.Random(3)).sources
+
+
+def test_families_in_which_zeros_would_pass_are_not_timed() -> None:
+    """Large scores, two of which are nearly equal: attention's rows are then whatever the rounding makes of them."""
+    exhibits = Exhibits(Problem(OWN["small_attention_causal"], "attention"), "cpu", "cpu", 7)
+    for exhibit in exhibits.workloads:
+        doubtful = {case.family for case in exhibit.cases if case.tolerances[0].threshold >= 1}
+        timed = {case.family for case in Fresh(exhibit, random.Random(4)).sources}
+        assert "shifted" in doubtful
+        assert timed and not timed & doubtful

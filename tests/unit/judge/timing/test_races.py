@@ -8,7 +8,8 @@ from typing import Any, cast
 import pytest
 
 from worker.judge.timing.clocks import Plan, Sample
-from worker.judge.timing.races import Pace, _Race
+from worker.judge.timing.pace import Pace
+from worker.judge.timing.races import _Race
 
 
 def _race() -> _Race:
@@ -39,3 +40,11 @@ def test_rounds_go_on_until_the_difference_is_known_to_a_tenth_of_it_or_to_a_per
     ratio: float, noise: float, too_wide: bool
 ) -> None:
     assert _race()._too_wide(_rounds(ratio, noise)) is too_wide
+
+
+@pytest.mark.parametrize(("workloads", "wanted"), [(1, 0.01), (4, 0.02)])
+def test_of_several_workloads_each_may_be_known_less_well_since_their_mean_is_what_counts(
+    workloads: int, wanted: float
+) -> None:
+    shared = Pace(1.0, 2.0, 99, wanted=0.01).shared_by(workloads)
+    assert shared == Pace(1.0, 2.0, 99, wanted=pytest.approx(wanted))
