@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from worker.judge.timing.races import WRONG_WHEN_TIMED
+
 _BY_CHECK = (
     (r"system", "system"),
     (r"generality", "shapes"),
@@ -23,7 +25,7 @@ _BY_CHECK = (
 """Patterns for a check's name, and its layer. A name like "even/normal/output0" is one of the values."""
 _POISON = re.compile(r"NaN at \d+ places where it is wrong \([1-9]\d* too many")
 _BY_REASON = (
-    ("of a timed call is wrong", "timed_outputs"),
+    (WRONG_WHEN_TIMED, "timed_outputs"),
     ("the runner did not do as told", "clock"),
     ("did not evict", "clock"),
     ("by whom it is answered", "clock"),

@@ -14,6 +14,7 @@ from tests.redteam.certificates import NOT_CERTIFIED, as_report
 from tests.redteam.entry import HONEST, NON_OK, WRONG, Entry
 from tests.redteam.results import Results
 from tests.redteam.runner import Outcome, row, summary
+from worker.judge.timing.races import WRONG_WHEN_TIMED
 
 CHEAT = Entry("one", 1, "title", "relu", "cpp", "class ModelNew: ...", WRONG, "system")
 ATTACK = Entry("two", 70, "title", "relu", "cpp", "class ModelNew: ...", NON_OK, "clock", defused=True)
@@ -59,6 +60,11 @@ def test_a_refused_certificate_rejects_and_names_its_row() -> None:
     assert report["verdict"] == "suspicious"
     assert failed_check(report) == "system: leak slope"
     assert layer_of(report, "system") == "system"
+
+
+def test_a_wrong_timed_output_is_not_counted_as_a_wrong_checked_one() -> None:
+    found = {"verdict": "incorrect", "reason": f"{WRONG_WHEN_TIMED}: output0: relative error 1", "checks": []}
+    assert layer_of(found, "timed_outputs") == "timed_outputs"
 
 
 def test_a_reservation_does_not_reject() -> None:

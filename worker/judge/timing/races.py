@@ -46,6 +46,7 @@ _CALM_SAMPLES = 5
 _REST_S, _WATCH_S, _IDLE_SHARE = 0.03, 0.03, 0.25
 """After a call OpenMP's threads spin for some milliseconds, then they sleep; a quarter of a core is no afterthought."""
 _TRUSTED = 1
+WRONG_WHEN_TIMED = "a timed call is wrong though checked calls were right"
 
 
 @dataclass(slots=True)
@@ -238,7 +239,7 @@ class _Race:
             inputs = self._clocks[0].inputs(turn, mine.nonce)
             reason = recheck(self._exhibit, turn.source, inputs, mine.outputs)
             if reason:
-                raise Fault(Verdict.INCORRECT, f"a timed call is wrong though checked calls were right: {reason}")
+                raise Fault(Verdict.INCORRECT, f"{WRONG_WHEN_TIMED}: {reason}")
         self._checked += 1
 
     def _activate(self, clock: HostClock | DeviceClock, fresh: Fresh) -> None:
