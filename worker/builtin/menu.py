@@ -63,7 +63,7 @@ def begun_with(seeds: Sequence[Seed], winners: Sequence[Params]) -> list[Seed]:
             if source is not None:
                 values = ", ".join(f"{name}={value!r}" for name, value in winner.items())
                 plan = f"{recipe.plan} Begins with what won in its family before: {values}."
-                front = replace(recipe, plan=plan, make=lambda source=source: source)  # type: ignore[misc]
+                front = replace(recipe, plan=plan, make=partial(str, source))
                 return [front, *(seed for seed in seeds if seed is not recipe or source != recipe.make())]
     return list(seeds)
 
