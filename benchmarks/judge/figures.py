@@ -141,10 +141,9 @@ def cost_figures(runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def protocol_figures(runs: Sequence[Run], judged: Sequence[Run], load_inline_s: float | None = None) -> dict[str, Any]:
-    """The same candidates under both. A run: `id`, `bad`, `language`, `accepted`, `held_s`; `judged` as in
-    `cost_figures`. `load_inline_s`: what one build by `torch.utils.cpp_extension.load_inline` took here, as the
-    published suite builds its CUDA candidates; the ones of this mix are built by the product's faster loader."""
+def protocol_figures(runs: Sequence[Run], judged: Sequence[Run]) -> dict[str, Any]:
+    """The same candidates under both. A run: `id`, `bad`, `accepted`, `held_s` and, of that, `built_s`; `judged` as in
+    `cost_figures`."""
     gpu_s = {run["id"]: run["gpu_s"] for run in judged if run["verdict"] != "infra_error"}
     both = [run for run in runs if run["id"] in gpu_s]
     theirs = _means(both, "held_s")
@@ -163,14 +162,11 @@ def protocol_figures(runs: Sequence[Run], judged: Sequence[Run], load_inline_s: 
         "protocol_mean_held_s": theirs,
         "judge_mean_gpu_s": ours,
         "judge_over_protocol": ours / theirs if ours is not None and theirs else None,
-        "load_inline_s": load_inline_s,
+        "built_s": quartiles([run["built_s"] for run in runs if run.get("built_s")]),
     }
-    if both and ours is not None:  # 1.2 s of a cold process on two slow cores are torch's own leaving
-        inside = statistics.fmean(run["stages_s"]["all"] if run.get("stages_s") else run["held_s"] for run in both)
-        figures["judge_over_protocol_without_exit"] = ours / inside if inside else None
-    if load_inline_s is not None and theirs and ours is not None:
-        built = sum(run["language"] == "cuda" for run in both)
-        figures["judge_over_protocol_with_load_inline"] = ours / (theirs + load_inline_s * built / len(both))
+    if both and ours is not None:
+        unbuilt = statistics.fmean(run["held_s"] - run["built_s"] for run in both)
+        figures["judge_over_protocol_without_builds"] = ours / unbuilt if unbuilt else None
     return figures
 
 

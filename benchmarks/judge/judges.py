@@ -25,7 +25,8 @@ class Judges:
     """Real judges (`worker.judge.client`), kept alive over all parts of the benchmark."""
 
     def __init__(self, plan: Plan) -> None:
-        self._options = JudgeOptions(home=plan.home, hardware=plan.hardware)
+        # A profile is advice that comes after the verdict, and ncu's takes as long again: not part of judging.
+        self._options = JudgeOptions(home=plan.home, hardware=plan.hardware, profile=False)
         self._hardware = plan.hardware
         self._judges: dict[str, Judge] = {}
         self._warm: set[str] = set()

@@ -70,7 +70,7 @@ def _cost(figures: Figures, *, on_gpu: bool) -> list[Row]:
 
 
 def _protocol(figures: Figures, *, on_gpu: bool) -> list[Row]:
-    ratio, inline = figures["judge_over_protocol"], figures.get("judge_over_protocol_with_load_inline")
+    ratio, built = figures["judge_over_protocol"], figures.get("built_s")
     met = None if ratio is None or not on_gpu else ratio <= 0.5
     must = "at most 50 %" if on_gpu else "-"
     ours_s, theirs_s = (_number(figures[key], "{:.2f}") for key in ("judge_mean_gpu_s", "protocol_mean_held_s"))
@@ -83,12 +83,10 @@ def _protocol(figures: Figures, *, on_gpu: bool) -> list[Row]:
         ("protocol: accepted bad ones", ", ".join(figures["bad_accepted_ids"]) or "none", "-", None),
         ("protocol: good candidates rejected", _names(figures["good_rejected"]), "-", None),
     ]  # fmt: skip
-    if figures.get("judge_over_protocol_without_exit") is not None:
-        shorter = f"{figures['judge_over_protocol_without_exit']:.0%}"
-        rows.append(("the same, without the cold process's taking down of torch and its context", shorter, "-", None))
-    if inline is not None:
-        took = f"({figures['load_inline_s']:.0f} s a CUDA build)"
-        rows.append((f"the same, CUDA candidates built by load_inline as published {took}", f"{inline:.0%}", "-", None))
+    if built is not None:
+        shorter = f"{figures['judge_over_protocol_without_builds']:.0%}"
+        took = f"({built['median']:.0f} s a CUDA candidate by load_inline, median)"
+        rows.append((f"the same, without the protocol's builds {took}", shorter, "-", None))
     return rows
 
 

@@ -6,6 +6,7 @@ Made once per problem and reused for every candidate.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -23,9 +24,13 @@ _SLOT_SHARE, _RETAIN_SHARE = 1 / 128, 1 / 16
 """Shares of the device's memory for one bench's slots and for a chain's results. On an H200 1.1 GB of slots are 18
 times its L2: neither a persisting window nor a cache in the candidate finds inputs again. Results of 8.8 GB: the judge
 asks for any one of them when the chain is over."""
+_CASE_SHARE = 1 / 40
+"""Share of a GPU's memory for one workload's cases: 3.7 GB of an H200's 150, which is 11 cases of 335 MB or 4 of 1 GB
+(inputs, truth in fp64, eager's result). Without it one judge of four such workloads held 47 GB, and a worker keeps two
+judges alive, each with runners and arenas besides."""
 _CASES, _CASES_LARGE = 11, 3
 _LARGE_BYTES = {"cpu": 8 << 20, "cuda:0": 256 << 20}
-"""Inputs above this get two cases: the fp64 truth of one 32 MiB workload costs 0.5 s on two cores."""
+"""Inputs above this get three cases: the fp64 truth of one 32 MiB workload costs 0.5 s on two cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +70,7 @@ class Exhibit:
     def _device_bytes(self) -> int:
         """Memory of the GPU; 0 on a CPU."""
         first = next((value for value in self.instance.like if isinstance(value, torch.Tensor)), None)
-        if first is None or first.device.type == "cpu":
-            return 0
-        return int(torch.cuda.get_device_properties(0).total_memory)
+        return 0 if first is None or first.device.type == "cpu" else _memory_of("cuda:0")
 
     @property
     def output_bytes(self) -> int:
@@ -96,7 +99,8 @@ class Exhibits:
         count = _CASES if size <= _LARGE_BYTES[self.device] else _CASES_LARGE
         domains = resolved(self.problem, instance)
         truth = Truth(instance, self.problem.spec.precision, domains)
-        cases = prepare_cases(self.problem, truth, self.device, seed, count)
+        budget_bytes = _CASE_SHARE * _memory_of(self.device) if self.device != "cpu" else math.inf
+        cases = prepare_cases(self.problem, truth, self.device, seed, count, budget_bytes)
         return Exhibit(instance, cases, truth, domains)
 
     @functools.cached_property
@@ -120,3 +124,8 @@ class Exhibits:
         if len(self.workloads) > 1 and largest.input_bytes <= _LARGE_BYTES[self.device]:
             found += make_layouts(largest.instance, largest.cases[0])[-1:]
         return found
+
+
+def _memory_of(device: str) -> int:
+    """Bytes of a GPU's memory."""
+    return int(torch.cuda.get_device_properties(device).total_memory)

@@ -11,7 +11,7 @@ import random
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import structlog
@@ -159,32 +159,36 @@ class Referee:
     ) -> None:
         with self._runner() as runner:
             trial = Trial(runner, request, exhibits, self.device, _secret_rng(), evaluation)
-            try:
-                with self._lease.shared():
-                    with evaluation.stage("load"):
-                        found = settings.read(runner)
-                        load(runner, request.candidate_source, SUBJECT)
-                        settings.check_loaded(trial, found)
-                    with evaluation.stage("verify"):
-                        values.check(trial)
-                        called = settings.read(runner, advance=True)
-                        sensitivity.check(trial)
-                        settings.check_loaded(trial, found)
-                        settings.check_called(trial, called)
-                        state.check(trial)
-                        shapes.check(trial)
-            finally:
-                evaluation.build_s = runner.build_s
-            with self._lease.exclusive(), evaluation.stage("provenance"):
-                provenance.check(trial, runner.artefacts)
-            timings = self._time(trial)
-            evaluation.log = runner.log()
-            self._conclude(trial, timings)
-            if profiler is not None and evaluation.verdict is Verdict.OK:
-                with self._lease.exclusive():
-                    evaluation.profile = profiler.profile(trial)
-            for bench in trial.benches.values():
-                bench.close()
+            with closing(trial):
+                self._verify(trial)
+                with self._lease.exclusive(), evaluation.stage("provenance"):
+                    provenance.check(trial, runner.artefacts)
+                timings = self._time(trial)
+                evaluation.log = runner.log()
+                self._conclude(trial, timings)
+                if profiler is not None and evaluation.verdict is Verdict.OK:
+                    with self._lease.exclusive(), evaluation.stage("profile"):
+                        evaluation.profile = profiler.profile(trial)
+
+    def _verify(self, trial: Trial) -> None:
+        """Load the candidate and hold it against the truth, cheapest checks first."""
+        runner, evaluation = trial.runner, trial.evaluation
+        try:
+            with self._lease.shared():
+                with evaluation.stage("load"):
+                    found = settings.read(runner)
+                    load(runner, trial.request.candidate_source, SUBJECT)
+                    settings.check_loaded(trial, found)
+                with evaluation.stage("verify"):
+                    values.check(trial)
+                    called = settings.read(runner, advance=True)
+                    sensitivity.check(trial)
+                    settings.check_loaded(trial, found)
+                    settings.check_called(trial, called)
+                    state.check(trial)
+                    shapes.check(trial)
+        finally:
+            evaluation.build_s = runner.build_s
 
     def _conclude(self, trial: Trial, timings: list[Timings]) -> None:
         """The verdict, from times and the floor. Nothing comes after it but advice."""
@@ -235,9 +239,9 @@ class Referee:
             runner.ask(prepare, 60)
             load(runner, request.candidate_source, SUBJECT)
             bench = Workbench(runner, exhibit.instance, exhibit.cases[:2], self.device, exhibit.slots)
-            bench.construct(SUBJECT, CONSTRUCT_LIMIT_S)
-            yield bench
-            bench.close()
+            with closing(bench):
+                bench.construct(SUBJECT, CONSTRUCT_LIMIT_S)
+                yield bench
 
     # --- what lives from one candidate to the next ------------------------------------------------------------------
 

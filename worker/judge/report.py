@@ -75,7 +75,7 @@ class Evaluation:
     environment: dict[str, Any] = field(default_factory=dict)
     profile: dict[str, Any] = field(default_factory=dict)
     stages_s: dict[str, float] = field(default_factory=dict)
-    """Where the time went: load (with builds), verify, provenance, time; without waiting for the lease."""
+    """Where the time went: load (with builds), verify, provenance, time, profile; without waiting for the lease."""
     build_s: float = 0.0
     wall_s: float = 0.0
     gpu_s: float = 0.0

@@ -36,6 +36,12 @@ class Trial:
         """Add a row to the report. Nothing follows from a row that did not pass: raise a fault, or use `refuse`."""
         self.evaluation.checks.append(Check(name, passed, detail, dict(figures)))
 
+    def close(self) -> None:
+        """Release what is shared with the runner: on a GPU gigabytes, on a CPU descriptors and as much memory."""
+        for bench in self.benches.values():
+            bench.close()
+        self.benches.clear()
+
     def refuse(self, name: str, verdict: Verdict, reason: str, **figures: float | str) -> Fault:
         """Record the check that failed and return the fault to raise."""
         self.record(name, False, reason, **figures)

@@ -190,6 +190,16 @@ def test_nothing_survives_a_runner(judge: Judge) -> None:
     assert not _running("sleep\x00987")
 
 
+def test_a_refused_candidate_leaves_no_memory_behind(judge: Judge) -> None:
+    """What a refused one shared with the judge is released: on a GPU gigabytes each, until the device was full."""
+    wrong = body("return right + 1")
+    assert judged(judge, wrong)["verdict"] == "incorrect"
+    before = _arenas()
+    assert judged(judge, wrong)["verdict"] == "incorrect"
+    assert judged(judge, body("raise RuntimeError('no')"))["verdict"] == "launch_error"
+    assert _arenas() == before
+
+
 @pytest.mark.parametrize(
     "attempt",
     [
@@ -246,6 +256,21 @@ def test_aborting_ends_an_evaluation_and_the_next_one_works(judge: Judge) -> Non
     timer.join()
     assert report["verdict"] == "infra_error"
     assert judged(judge, body("return torch.zeros_like(x)"))["verdict"] == "incorrect"
+
+
+def _arenas() -> int:
+    """How many arenas the judge processes that this one started hold."""
+    mine = f"PPid:\t{os.getpid()}\n"
+    judges = [each.parent for each in Path("/proc").glob("[0-9]*/status") if mine in _text(each)]
+    links = [fd.readlink() for process in judges for fd in (process / "fd").iterdir()]
+    return sum("kernelwright-arena" in link.name for link in links)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:  # it ended
+        return ""
 
 
 def _running(command: str) -> bool:

@@ -143,22 +143,22 @@ def test_cost_leaves_the_judges_own_failures_out() -> None:
     assert figures["infra_errors"] == ["x: why"]
 
 
-def _cold(id: str, bad: bool, accepted: bool, held_s: float, language: str = "triton") -> dict[str, Any]:
-    return {"id": id, "bad": bad, "language": language, "accepted": accepted, "held_s": held_s, "reason": "why"}
+def _cold(id: str, bad: bool, accepted: bool, held_s: float, built_s: float = 0.0) -> dict[str, Any]:
+    return {"id": id, "bad": bad, "accepted": accepted, "held_s": held_s, "built_s": built_s, "reason": "why"}
 
 
 def test_protocol_compares_only_what_both_judged() -> None:
     runs = [
-        _cold("b1", True, True, 8.0) | {"stages_s": {"all": 5.0}},
-        _cold("g1", False, True, 12.0, "cuda") | {"stages_s": None},  # killed: its whole life counts
+        _cold("b1", True, True, 8.0),
+        _cold("g1", False, True, 52.0, 40.0),
         _cold("g9", False, False, 100.0),  # the judge never got so far
         _cold("x", True, False, 50.0),  # the judge failed on it
     ]
-    figures = protocol_figures(runs, COST, load_inline_s=40.0)
+    figures = protocol_figures(runs, COST)
     assert figures["compared"] == 2
-    assert figures["judge_over_protocol"] == pytest.approx((1 + 5) / (8 + 12))
-    assert figures["judge_over_protocol_without_exit"] == pytest.approx(6 / (5 + 12))
-    assert figures["judge_over_protocol_with_load_inline"] == pytest.approx(6 / (8 + 12 + 40))
+    assert figures["judge_over_protocol"] == pytest.approx((1 + 5) / (8 + 52))
+    assert figures["judge_over_protocol_without_builds"] == pytest.approx(6 / (8 + 12))
+    assert figures["built_s"] == quartiles([40.0])
     assert figures["bad_accepted_ids"] == ["b1"]
     assert figures["bad_accepted"]["share"] == 0.5
     assert figures["good_rejected"] == ["g9: why"]

@@ -6,6 +6,7 @@ Prepared once per problem and workload and reused for every candidate; the truth
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -32,10 +33,12 @@ from worker.judge.numerics.rounding import DRAWS, EmptySoftmax, FaithfulRounding
 from worker.judge.reference.problem import Instance, Problem, call_reference
 from worker.judge.reference.randomness import refuse_random
 from worker.judge.verdict import ReferenceFailed
+from worker.runner.values import tensors_of
 
 _STAND_INS = (0.0, 32.0, -32.0)
 """Around which the numbers lie that stand in for special values. Larger than any normal number of a row, and small
 enough that an exponential of it, times a mask's zero, is zero and not NaN."""
+_FEWEST = 4
 _ROUNDINGS = 16.0
 """Roundings that one operation may hide: as many as `numerics` accepts of any float32 result (12 to 21 in a sequential
 sum, measured), here times what one rounding of each operation does to this result. Softmax's gradient on rows that are
@@ -58,6 +61,12 @@ class Case:
     """For outputs whose rows are selected by an index input: how often each row is."""
     changed: tuple[bool, ...] = ()
     """For each input: whether the reference itself writes into it, so that a candidate may too."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what is kept of it."""
+        given = sum(tensor.nbytes for tensor in tensors_of(self.inputs))
+        return given + sum(tensor.nbytes for tensor in (*self.truth, *self.eager))
 
     @property
     def finite(self) -> bool:
@@ -197,18 +206,24 @@ def unmoved(model: torch.nn.Module) -> Iterator[None]:
             buffer.copy_(before[name])
 
 
-def prepare_cases(problem: Problem, truth: Truth, device: str, seed: int, count: int) -> list[Case]:
+def prepare_cases(
+    problem: Problem, truth: Truth, device: str, seed: int, count: int, budget_bytes: float = math.inf
+) -> list[Case]:
     """Up to `count` cases of different families, most powerful first; `special` (NaN, infinities) comes last if at all.
 
-    A family that lies outside of the reference's domain is left out; with none left, the file's own inputs are used.
-    Raises ReferenceFailed when the reference is random or fails.
+    Where more than `_FEWEST` of them would not fit into `budget_bytes`, the least powerful are left out, but `special`
+    is not: no other has NaN. A family that lies outside of the reference's domain is left out; with none left, the
+    file's own inputs are used. Raises ReferenceFailed when the reference is random or fails.
     """
     instance, domains = truth.instance, truth.domains
     generator = torch.Generator(device=device).manual_seed(seed)
     cases: list[Case] = []
+    fitting = math.inf
     for family in families.applicable(instance.arguments, domains, instance.like):
         if len(cases) == count:
             break
+        if len(cases) >= fitting and family != families.SPECIAL:
+            continue
         if family == families.OWN:
             drawn = problem.example_inputs(instance, device, seed)
         else:
@@ -218,6 +233,7 @@ def prepare_cases(problem: Problem, truth: Truth, device: str, seed: int, count:
         case = truth.case(family, drawn)
         if case.finite or family == families.SPECIAL:
             cases.append(case)
+            fitting = max(_FEWEST, budget_bytes // case.nbytes)
     if not any(case.finite for case in cases):
         cases = [truth.case(families.OWN, problem.example_inputs(instance, device, seed + step)) for step in range(2)]
     with unmoved(instance.model):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -33,8 +35,26 @@ def cases_of(problem: Problem, instance: Instance, count: int) -> list[Case]:
     return prepare_cases(problem, truth, "cpu", 1, count)
 
 
+def families_within(budget_bytes: float, count: int = 11) -> list[str]:
+    problem = plain("return x * 2")
+    instance = problem.instance(problem.workloads("cpu")[0], "cpu", seed=1)
+    truth = Truth(instance, problem.spec.precision, resolved(problem, instance))
+    return [case.family for case in prepare_cases(problem, truth, "cpu", 1, count, budget_bytes)]
+
+
 def plain(body: str) -> Problem:
     return Problem(PLAIN.format(body=body), "plain")
+
+
+def test_cases_keep_to_their_budget_and_special_values_are_never_left_out() -> None:
+    every = families_within(math.inf)
+    assert len(every) == 11
+    problem = plain("return x * 2")
+    (case,) = cases_of(problem, problem.instance(problem.workloads("cpu")[0], "cpu", seed=1), 1)
+    assert case.nbytes == 4 * case.inputs[0].numel() * (1 + 2 + 1)
+    assert families_within(6 * case.nbytes) == [*every[:6], "special"]
+    assert families_within(1) == [*every[:4], "special"]
+    assert families_within(1, count=3) == every[:3]
 
 
 def test_a_file_without_a_spec_has_one_workload() -> None:
