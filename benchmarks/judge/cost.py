@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from benchmarks.judge.figures import cost_figures
 from benchmarks.judge.judges import Judges
-from benchmarks.judge.mix import COUNT, QUICK_COUNT, Item, mix, problems_of
+from benchmarks.judge.mix import COUNT, QUICK_COUNT, Item, apart, mix, problems_of
 from benchmarks.judge.plan import Plan
 from benchmarks.judge.results import Results
 
@@ -15,16 +16,23 @@ def measure(plan: Plan, judges: Judges, results: Results) -> None:
     """Run the part and write it."""
     results.begin("cost")
     items = mix(plan.hardware, plan.runs(COUNT, QUICK_COUNT), quick=plan.quick)
-    results.data["parts"]["cost"]["warm_up"] = judges.warm(problems_of(items))
-    deadline = plan.deadline()
-    for item in items:
-        if deadline.passed:
-            break
-        report, wall_s = judges.evaluate(
-            item.id, item.source, item.problem, item.problem_source, item.language, item.own_kernel_share
-        )
-        results.note_environment(report)
-        results.add("cost", run_of(item, report, wall_s))
+    warm_up: dict[str, Any] = {}
+    results.data["parts"]["cost"]["warm_up"] = warm_up
+    spent_s = 0.0
+    for group in apart(items):
+        warm_up |= judges.warm(problems_of(group))
+        deadline = plan.deadline(spent_s)
+        started = time.monotonic()
+        for item in group:
+            if deadline.passed:
+                break
+            report, wall_s = judges.evaluate(
+                item.id, item.source, item.problem, item.problem_source, item.language, item.own_kernel_share
+            )
+            results.note_environment(report)
+            results.add("cost", run_of(item, report, wall_s))
+        spent_s += time.monotonic() - started
+        judges.end()
     results.finish("cost", {"wanted": len(items), **cost_figures(results.runs("cost"))})
 
 

@@ -39,9 +39,15 @@ class Judges:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.end()
+        self._pool.shutdown()
+
+    def end(self) -> None:
+        """End all judges, and with them what they hold of a GPU's memory."""
         for judge in self._judges.values():
             judge.close()
-        self._pool.shutdown()
+        self._judges.clear()
+        self._warm.clear()
 
     def warm(self, problems: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
         """Judge each reference against itself until it was timed, several at a time: truths, compiled baselines and

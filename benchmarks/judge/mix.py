@@ -25,6 +25,7 @@ _GPU_PROBLEMS = ("row_sum", "embedding_grad")
 _CPU_PROBLEMS = ("softmax", "rmsnorm", "row_sum")
 _QUICK_PROBLEMS = ("full_residual_rmsnorm", "softmax", "row_sum")
 """Two on either kind of machine."""
+_FULL = "full_"
 _SAME_SHAPE = ("softmax", "rmsnorm")
 _GPU_CHEATS = (
     "gpu-atomics-bf16", "gpu-scatter-without-atomics", "gpu-missing-syncthreads", "gpu-unset-shared-memory",
@@ -72,6 +73,16 @@ def problems_of(items: Iterable[Item]) -> dict[str, str]:
     return {item.problem: item.problem_source for item in items}
 
 
+def apart(items: Sequence[Item]) -> list[list[Item]]:
+    """The candidates in groups, each in its order, with at most one problem of full size in a group: two judges of such
+    problems do not fit into a GPU together, and a worker does not keep them alive together."""
+    large = list(dict.fromkeys(item.problem for item in items if item.problem.startswith(_FULL)))
+    groups: list[list[Item]] = [[] for _ in large or [""]]
+    for item in items:
+        groups[large.index(item.problem) if item.problem in large else 0].append(item)
+    return groups
+
+
 def _honest(hardware: str) -> list[Item]:
     if hardware == "cpu":
         entries = [entry for entry in corpus.honest_ones() if entry.needs == "cpu" and entry.own_kernel_share > 0]
@@ -108,7 +119,7 @@ def _recipes(hardware: str) -> list[Item]:
         for language in ("triton", "cuda"):
             seeds = [seed for seed in menu(source, problem, hardware, language) if seed.kind == "recipe"]
             found += [
-                Item(f"{problem}-{language}-{seed.name}", f"full_{problem}", source, language, seed.make(), False)
+                Item(f"{problem}-{language}-{seed.name}", f"{_FULL}{problem}", source, language, seed.make(), False)
                 for seed in seeds
             ]
     return found
@@ -116,7 +127,7 @@ def _recipes(hardware: str) -> list[Item]:
 
 def _faulty(good: Sequence[Item], *, quick: bool) -> list[Item]:
     """Every fault once, in candidates of the fitting problems and of their languages in turn."""
-    hosts = [item for item in good if item.problem.startswith("full_") or item.problem in _SAME_SHAPE]
+    hosts = [item for item in good if item.problem.startswith(_FULL) or item.problem in _SAME_SHAPE]
     names = [name for name in FAULTS if not (quick and name in _FULL_ONLY)]
     found = []
     for place, name in enumerate(names):

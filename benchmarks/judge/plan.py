@@ -39,9 +39,9 @@ class Plan:
         """How many: what was asked for, or the part's own number for this mode."""
         return self.count or (quick if self.quick else full)
 
-    def deadline(self) -> Deadline:
-        """The end of a part that is warm now."""
-        return Deadline(self.limit_s or (_QUICK_LIMIT_S if self.quick else _FULL_LIMIT_S))
+    def deadline(self, spent_s: float = 0.0) -> Deadline:
+        """The end of a part that is warm now and has been measured for so long."""
+        return Deadline((self.limit_s or (_QUICK_LIMIT_S if self.quick else _FULL_LIMIT_S)) - spent_s)
 
 
 class Deadline:

@@ -36,7 +36,8 @@ def main() -> None:
     referee = Referee(options)
     try:
         for line in sys.stdin:
-            answers.write(json.dumps(_answer(referee, json.loads(line))) + "\n")
+            answer = _answer(referee, json.loads(line)) | {"crowded": referee.crowded}
+            answers.write(json.dumps(answer) + "\n")
             answers.flush()
     finally:
         referee.close()

@@ -5,7 +5,9 @@
 
 One judge process serves one problem, so that one user's reference never shares a process with another's. The few used
 last stay alive: a judge holds its problem's truths and warm baselines, which take 5 to 30 s to make, and a worker that
-serves two jobs in turn would otherwise make them again for every candidate. A judge that dies answers `infra_error`.
+serves two jobs in turn would otherwise make them again for every candidate. On a GPU they hold its memory, up to 65 GB
+each for workloads of 400 MB: where little is left (`worker.judge.referee`), the others end before another starts. A
+judge that dies answers `infra_error`.
 """
 
 from __future__ import annotations
@@ -59,6 +61,7 @@ class Judge:
         self._current: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
         self._aborted = False
+        self._crowded = False
 
     def __enter__(self) -> Judge:
         return self
@@ -122,6 +125,7 @@ class Judge:
         failed = answer is None or "infra_error" in answer
         with self._lock:
             self._current = None
+            self._crowded = answer is not None and answer.get("crowded", False)
             if failed:
                 self._processes.pop(problem_source, None)
         if answer is None:
@@ -149,10 +153,10 @@ class Judge:
                 self._stop(self._processes.popitem()[1])
 
     def _process_for(self, problem_source: str) -> subprocess.Popen[str]:
-        process = self._processes.pop(problem_source, None) or self._start()
-        self._processes[problem_source] = process
-        if len(self._processes) > _KEPT_ALIVE:
+        process = self._processes.pop(problem_source, None)
+        while process is None and self._processes and (self._crowded or len(self._processes) >= _KEPT_ALIVE):
             self._stop(self._processes.popitem(last=False)[1])
+        self._processes[problem_source] = process = process or self._start()
         return process
 
     def _start(self) -> subprocess.Popen[str]:

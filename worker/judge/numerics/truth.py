@@ -38,7 +38,7 @@ from worker.runner.values import tensors_of
 _STAND_INS = (0.0, 32.0, -32.0)
 """Around which the numbers lie that stand in for special values. Larger than any normal number of a row, and small
 enough that an exponential of it, times a mask's zero, is zero and not NaN."""
-_FEWEST = 4
+_FEWEST = 2
 _ROUNDINGS = 16.0
 """Roundings that one operation may hide: as many as `numerics` accepts of any float32 result (12 to 21 in a sequential
 sum, measured), here times what one rounding of each operation does to this result. Softmax's gradient on rows that are
@@ -218,7 +218,7 @@ def prepare_cases(
     instance, domains = truth.instance, truth.domains
     generator = torch.Generator(device=device).manual_seed(seed)
     cases: list[Case] = []
-    fitting = math.inf
+    fitting = count
     for family in families.applicable(instance.arguments, domains, instance.like):
         if len(cases) == count:
             break
@@ -233,7 +233,7 @@ def prepare_cases(
         case = truth.case(family, drawn)
         if case.finite or family == families.SPECIAL:
             cases.append(case)
-            fitting = max(_FEWEST, budget_bytes // case.nbytes)
+            fitting = max(_FEWEST, int(min(count, budget_bytes / case.nbytes)))
     if not any(case.finite for case in cases):
         cases = [truth.case(families.OWN, problem.example_inputs(instance, device, seed + step)) for step in range(2)]
     with unmoved(instance.model):

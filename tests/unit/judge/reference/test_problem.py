@@ -53,8 +53,8 @@ def test_cases_keep_to_their_budget_and_special_values_are_never_left_out() -> N
     (case,) = cases_of(problem, problem.instance(problem.workloads("cpu")[0], "cpu", seed=1), 1)
     assert case.nbytes == 4 * case.inputs[0].numel() * (1 + 2 + 1)
     assert families_within(6 * case.nbytes) == [*every[:6], "special"]
-    assert families_within(1) == [*every[:4], "special"]
-    assert families_within(1, count=3) == every[:3]
+    assert families_within(1) == [*every[:2], "special"]
+    assert families_within(1, count=2) == every[:2]
 
 
 def test_a_file_without_a_spec_has_one_workload() -> None:
