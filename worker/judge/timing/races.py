@@ -9,6 +9,7 @@ runner is where overheads are measured. How a sample is taken: `worker.judge.tim
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import statistics
 import time
@@ -20,6 +21,7 @@ import torch
 
 from worker.judge.exhibits import Exhibit
 from worker.judge.numerics.comparison import agree
+from worker.judge.runners import placing
 from worker.judge.runners.bench import Contender
 from worker.judge.runners.sessions import Runner
 from worker.judge.timing import device_state, stats
@@ -146,11 +148,18 @@ class _Race:
     ) -> None:
         self._clocks, self._exhibit, self._rng, self._pace, self._watch = clocks, exhibit, rng, pace, watch
         self._states: list[DeviceState] = []
+        self._on_cpu = all(isinstance(clock, HostClock) for clock in clocks)
+        self._cores = sorted(os.sched_getaffinity(0))
         self._active: dict[int, HostClock | DeviceClock] = {}  # one bell per runner: those that share one take turns
         self._plan = Plan()
         self._checked = 0
 
     def run(self, fresh: Fresh) -> Timings:
+        """Raises Fault."""
+        with placing.beside_callers() if self._on_cpu else contextlib.nullcontext():
+            return self._run(fresh)
+
+    def _run(self, fresh: Fresh) -> Timings:
         rounds: list[list[Sample]] = []
         try:
             self._warm_up(fresh)
@@ -177,6 +186,9 @@ class _Race:
             if clock is self._clocks[0]:
                 _check_idle(clock.contender.bench.runner)
             clock.contender.bench.runner.freeze()
+        if self._on_cpu:
+            for clock in self._clocks:
+                placing.spread(clock.contender.bench.runner._pid, self._cores)
         device = [clock for clock in self._clocks if isinstance(clock, DeviceClock)]
         for device_clock in device:
             device_clock.plan(self._plan, min(clock.step_s for clock in device))
