@@ -6,6 +6,7 @@ request ► intake (parse) ► runner (load; builds by the broker) ► verify (`
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import random
 import secrets
@@ -265,12 +266,12 @@ class Referee:
 
     def baselines_of(self, exhibits: Exhibits) -> Baselines:
         """The live baselines, made on first use and again after their runner died."""
-        if self._baselines is None or self._baselines.runner.dead:
+        if self._baselines is None or self._baselines.dead:
             name = exhibits.problem.outline.source_hash
             folder, suffix = self.processes.compile_cache(name).parent, ".eager" if self._options.eager_only else ""
             record = Record(folder / f"{name}.{self._machine()}{suffix}.json")
-            runner = self.processes.baseline_runner(name)
-            self._baselines = Baselines(exhibits, runner, record, eager_only=self._options.eager_only)
+            spawn = functools.partial(self.processes.baseline_runner, name)
+            self._baselines = Baselines(exhibits, spawn, record, eager_only=self._options.eager_only)
         return self._baselines
 
     def _prepare(self, request: EvaluationRequest, seed: int) -> Exhibits:
@@ -291,7 +292,8 @@ class Referee:
     def _close_problem(self) -> None:
         self.rest()
         if self._baselines is not None:
-            self._timer.forget(self._baselines.runner)
+            for runner in self._baselines.runners:
+                self._timer.forget(runner)
             self._baselines.close()
         self._baselines = self._exhibits = self._training = None
 

@@ -66,7 +66,7 @@ class Processes:
             runner.close()
 
     def baseline_runner(self, source_hash: str) -> Runner:
-        """A runner for a problem's baselines, with a compile cache of its own. Raises SandboxTooWeak."""
+        """A runner for baselines of a problem, which share a compile cache of their own. Raises SandboxTooWeak."""
         return self._spawn(_BASELINE_LIFE_S, self.compile_cache(source_hash), gpu=self._on_gpu)
 
     def compile_cache(self, source_hash: str) -> Path:
