@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from worker.judge.runners import quiet
+from worker.judge.runners import placing, quiet
 from worker.judge.runners.freezing import Freezer
 from worker.judge.verdict import Fault, Verdict
 from worker.runner import protocol, sandbox
@@ -178,6 +178,10 @@ class Runner:
     def ran_s(self) -> float:
         """Seconds of processor time that it and all its descendants have used."""
         return sum(quiet.ran_s(pid) for pid in quiet.runner_tree(self._pid))
+
+    def spread_workers(self) -> int:
+        """On a CPU: bind its OpenMP workers to cores of their own; how many were found. It has to rest."""
+        return placing.spread(self._pid, sorted(os.sched_getaffinity(self._pid)))
 
     def waited_s(self) -> float:
         """Seconds for which its threads were ready but had no core, since it started."""

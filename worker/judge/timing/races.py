@@ -9,7 +9,6 @@ runner is where overheads are measured. How a sample is taken: `worker.judge.tim
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import statistics
 import time
@@ -115,7 +114,9 @@ class Timer:
             self.clock(contender, fresh, exhibit, kept=index <= _TRUSTED, trusted=index == _TRUSTED)
             for index, contender in enumerate(contenders)
         ]
-        return _Race(clocks, exhibit, rng, pace or USUAL[self._device], self._watch).run(fresh)
+        race = _Race(clocks, exhibit, rng, pace or USUAL[self._device], self._watch)
+        with placing.beside_callers() if self._device == "cpu" else contextlib.nullcontext():
+            return race.run(fresh)
 
     def forget(self, runner: object) -> None:
         """Release what was kept for a runner that has ended."""
@@ -148,18 +149,11 @@ class _Race:
     ) -> None:
         self._clocks, self._exhibit, self._rng, self._pace, self._watch = clocks, exhibit, rng, pace, watch
         self._states: list[DeviceState] = []
-        self._on_cpu = all(isinstance(clock, HostClock) for clock in clocks)
-        self._cores = sorted(os.sched_getaffinity(0))
         self._active: dict[int, HostClock | DeviceClock] = {}  # one bell per runner: those that share one take turns
         self._plan = Plan()
         self._checked = 0
 
     def run(self, fresh: Fresh) -> Timings:
-        """Raises Fault."""
-        with placing.beside_callers() if self._on_cpu else contextlib.nullcontext():
-            return self._run(fresh)
-
-    def _run(self, fresh: Fresh) -> Timings:
         rounds: list[list[Sample]] = []
         try:
             self._warm_up(fresh)
@@ -186,9 +180,9 @@ class _Race:
             if clock is self._clocks[0]:
                 _check_idle(clock.contender.bench.runner)
             clock.contender.bench.runner.freeze()
-        if self._on_cpu:
-            for clock in self._clocks:
-                placing.spread(clock.contender.bench.runner._pid, self._cores)
+        for clock in self._clocks:
+            if isinstance(clock, HostClock):
+                clock.contender.bench.runner.spread_workers()
         device = [clock for clock in self._clocks if isinstance(clock, DeviceClock)]
         for device_clock in device:
             device_clock.plan(self._plan, min(clock.step_s for clock in device))
