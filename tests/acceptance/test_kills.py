@@ -41,6 +41,7 @@ def test_a_killed_evaluator(deployment: Deployment) -> None:
     deployment.assert_sound(job["id"])
 
 
+@pytest.mark.exhaustive
 def test_a_killed_pool_process_of_the_evaluator(deployment: Deployment) -> None:
     with deployment.model(*answers(2)):
         job = deployment.client.submit(body(2, models=[MODEL], problem=OWN))

@@ -170,6 +170,7 @@ def test_servers_of_ones_own_replace_the_embedded_ones(home: Path) -> None:
             assert not (home / "up" / "valkey").exists()
 
 
+@pytest.mark.exhaustive
 def test_workers_alone_serve_a_deployment_and_stop_when_asked(home: Path) -> None:
     with EmbeddedPostgres(home / "servers") as postgres, EmbeddedValkey(home / "servers") as valkey:
         env = {"KERNELWRIGHT_DATABASE_URL": postgres.url, "KERNELWRIGHT_REDIS_URL": valkey.url}
