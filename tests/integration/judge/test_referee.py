@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from worker.judge import client
 from worker.judge.client import Judge, JudgeOptions
 from worker.judge.report import EvaluationRequest
 from worker.judge.verdict import ReferenceFailed
@@ -247,6 +248,18 @@ def test_a_reference_that_fails_is_the_problems_fault_not_the_candidates(judge: 
         judge.evaluate(EvaluationRequest("c", CPP, "broken", broken, "cpu", "cpp"))
 
 
+def test_where_the_devices_memory_is_taken_judges_take_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    exchange = client._exchange
+    monkeypatch.setattr(client, "_exchange", lambda *what: (exchange(*what) or {}) | {"crowded": True})
+    other = PROBLEM.replace("torch.relu(x + self.bias)", "torch.relu(x - self.bias)")
+    with Judge(JudgeOptions(home=tmp_path, hardware="cpu")) as judge:
+        before = len(_children())
+        for problem in (PROBLEM, other, PROBLEM):
+            report = judge.evaluate(EvaluationRequest("c", "class ModelNew(", "relu", problem, "cpu", "cpp"))
+            assert report["verdict"] == "build_error"
+            assert len(_children()) == before + 1
+
+
 def test_aborting_ends_an_evaluation_and_the_next_one_works(judge: Judge) -> None:
     import threading
 
@@ -260,10 +273,14 @@ def test_aborting_ends_an_evaluation_and_the_next_one_works(judge: Judge) -> Non
 
 def _arenas() -> int:
     """How many arenas the judge processes that this one started hold."""
-    mine = f"PPid:\t{os.getpid()}\n"
-    judges = [each.parent for each in Path("/proc").glob("[0-9]*/status") if mine in _text(each)]
-    links = [fd.readlink() for process in judges for fd in (process / "fd").iterdir()]
+    links = [fd.readlink() for process in _children() for fd in (process / "fd").iterdir()]
     return sum("kernelwright-arena" in link.name for link in links)
+
+
+def _children() -> list[Path]:
+    """The processes that this one started and that still run, as folders of /proc."""
+    mine = f"PPid:\t{os.getpid()}\n"
+    return [each.parent for each in Path("/proc").glob("[0-9]*/status") if mine in _text(each)]
 
 
 def _text(path: Path) -> str:
