@@ -119,7 +119,7 @@ class HostClock:
         self._overhead_s = 0.0
 
     def warm_up(self, plan: Plan) -> None:
-        """Warm up, and learn what a round costs."""
+        """Warm up, learn what a round costs, and put the workers that did it in their places."""
         bench = self.contender.bench
         once_s = 0.0
         for _step in range(_WARMUPS):
@@ -132,6 +132,7 @@ class HostClock:
         start = time.perf_counter()
         self._eviction.flush()
         self.cost_s = once_s + 2 * (time.perf_counter() - start)
+        bench.runner.spread_workers()  # they sleep by now
 
     def measure_overhead(self) -> float:
         """Seconds that a ring takes with nothing to do: the lower quartile, since neighbours only add to it. With the

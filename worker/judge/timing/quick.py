@@ -46,8 +46,9 @@ def compare(
     bell = _Bell(fresh, exhibit)
     plan = Plan()
     try:
-        _warm_up(clocks, bell, plan)
-        taken = [_block(clock, bell, plan, fresh, rng) for _ in range(BLOCKS) for clock in clocks]
+        with timer.placed():
+            _warm_up(clocks, bell, plan)
+            taken = [_block(clock, bell, plan, fresh, rng) for _ in range(BLOCKS) for clock in clocks]
     finally:
         bell.release()
     shortest_s = [min(map(plan.seconds_per_call, sum(taken[index::2], []))) for index in range(2)]

@@ -11,8 +11,8 @@ from __future__ import annotations
 import contextlib
 import random
 import statistics
-import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,12 +22,12 @@ from worker.judge.exhibits import Exhibit
 from worker.judge.numerics.comparison import agree
 from worker.judge.runners import placing
 from worker.judge.runners.bench import Contender
-from worker.judge.runners.sessions import Runner
 from worker.judge.timing import device_state, stats
 from worker.judge.timing.clocks import DeviceClock, HostClock, Plan, Round, Sample
 from worker.judge.timing.device_state import DeviceState, DeviceWatch
 from worker.judge.timing.evicting import DeviceEviction, HostEviction
 from worker.judge.timing.fresh import Fresh
+from worker.judge.timing.idleness import check_idle
 from worker.judge.timing.pace import USUAL, Pace
 from worker.judge.timing.recheck import recheck
 from worker.judge.verdict import Fault, Verdict
@@ -44,8 +44,6 @@ _LATE_SHARE, _LATE_US = 0.2, 20.0
 """Results that come so much later than their calls end (a share of the call, and so many us) are no accident..."""
 _CALM_SAMPLES = 5
 """... when so many samples had the cores for themselves. Late results cost time in any case."""
-_REST_S, _WATCH_S, _IDLE_SHARE = 0.03, 0.03, 0.25
-"""After a call OpenMP's threads spin for some milliseconds, then they sleep; a quarter of a core is no afterthought."""
 _TRUSTED = 1
 WRONG_WHEN_TIMED = "a timed call is wrong though checked calls were right"
 
@@ -115,8 +113,12 @@ class Timer:
             for index, contender in enumerate(contenders)
         ]
         race = _Race(clocks, exhibit, rng, pace or USUAL[self._device], self._watch)
-        with placing.beside_callers() if self._device == "cpu" else contextlib.nullcontext():
+        with self.placed():
             return race.run(fresh)
+
+    def placed(self) -> AbstractContextManager[None]:
+        """To time in: on a CPU the judge stays beside those that it calls."""
+        return placing.beside_callers() if self._host is not None else contextlib.nullcontext()
 
     def forget(self, runner: object) -> None:
         """Release what was kept for a runner that has ended."""
@@ -178,11 +180,8 @@ class _Race:
             self._activate(clock, fresh)
             clock.warm_up(self._plan)
             if clock is self._clocks[0]:
-                _check_idle(clock.contender.bench.runner)
+                check_idle(clock.contender.bench.runner)
             clock.contender.bench.runner.freeze()
-        for clock in self._clocks:
-            if isinstance(clock, HostClock):
-                clock.contender.bench.runner.spread_workers()
         device = [clock for clock in self._clocks if isinstance(clock, DeviceClock)]
         for device_clock in device:
             device_clock.plan(self._plan, min(clock.step_s for clock in device))
@@ -292,14 +291,3 @@ class _Race:
             reason = f"results were ready {late:.0f} us after their calls were said to be over: work was put off"
             raise Fault(Verdict.SUSPICIOUS, reason)
         return timings
-
-
-def _check_idle(runner: Runner) -> None:
-    """Between calls a kernel rests. Raises Fault `suspicious` when its process goes on working."""
-    time.sleep(_REST_S)
-    before_s = runner.ran_s()
-    time.sleep(_WATCH_S)
-    share = (runner.ran_s() - before_s) / _WATCH_S
-    if share > _IDLE_SHARE:
-        reason = f"the candidate works while nobody calls it: {share:.0%} of a core"
-        raise Fault(Verdict.SUSPICIOUS, reason, runner.log())
