@@ -18,9 +18,8 @@ blocks of about 2 in 94 % (and 91 % where neighbours correlate at 0.3)."""
 
 _PLACEMENT = {"cpu": 0.06, "cuda": 0.01}
 """Eager against itself in two runners: their median ratio stays 0.3 to 1.1 % off 1 for as long as both live (H200,
-softmax of 400 MB), though the interval within one race is narrower. On two cores 1 to
-6.5 %, one way for as long as a judge keeps its baselines' runners, and 3.3 % in the root of the mean square (9 judges of
-three problems, 150 races)."""
+softmax of 400 MB), though the interval within one race is narrower. On two cores 2.3 to 6.5 %, one way for as long as a
+judge keeps its baselines' runners, and 3.8 % in the root of the mean square (9 judges of three problems, 150 races)."""
 
 
 def geomean(numbers: Sequence[float]) -> float:
