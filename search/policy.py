@@ -30,7 +30,8 @@ TUNE_WEIGHTS = (3, 1)
 MAX_VAIN_IN_A_ROW = 5
 """A space whose last suggestions were all known sources, or a proposer that crashed so often, has no more to give."""
 
-MAX_MODEL_SEEDS = 6
+MAX_MODEL_SEEDS, OPENING_SEEDS = 6, 3
+"""Seeds before any step: one for each model up to the first number, and as many as the second where there are fewer."""
 
 MIN_BUDGET_FOR_BUILTIN_SEED = 4
 """A job with models and fewer candidates than this spends them all on the models."""
@@ -268,8 +269,8 @@ def model_seeds(tree: Tree) -> int:
 
 
 def wanted_seeds(job: JobView) -> int:
-    """A quarter of the budget, at least one for each model."""
-    return min(MAX_MODEL_SEEDS, max(len(job.models), job.budget.candidates // 4))
+    """A few, at most a quarter of the budget, but one for each model."""
+    return max(min(len(job.models), MAX_MODEL_SEEDS), min(OPENING_SEEDS, job.budget.candidates // 4))
 
 
 def builtin_share(job: JobView) -> int:

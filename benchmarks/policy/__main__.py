@@ -21,7 +21,7 @@ from typing import Any
 import structlog
 
 from benchmarks.policy import grid, live_figures, plots, pool, summary, table
-from benchmarks.policy.contenders import ablations, default_name, policies
+from benchmarks.policy.contenders import USUAL, ablations, default_name, policies
 
 log = structlog.get_logger()
 
@@ -67,7 +67,7 @@ def measure(problems: list[str], *, quick: bool, jobs: int | None = None) -> dic
     figures["replay"] = summary.compared(grid.replay(names, chosen, seeds, jobs=jobs), OURS)
     log.info("replay.done", wall_s=round(time.monotonic() - started))
     budgets = grid.BUDGETS[:1] if quick else grid.BUDGETS
-    figures["ablation"] = summary.compared(grid.replay(list(ablations()), chosen, seeds, budgets, jobs), "all levers")
+    figures["ablation"] = summary.compared(grid.replay(list(ablations()), chosen, seeds, budgets, jobs), USUAL)
     log.info("ablation.done", wall_s=round(time.monotonic() - started))
     live = live_figures.figures()
     if live is not None:

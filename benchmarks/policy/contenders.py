@@ -1,4 +1,4 @@
-"""Who is compared: the policies that a job can ask for, the default, and UCT with each lever off in turn."""
+"""Who is compared: the policies that a job can ask for, and the default with each of its levers switched in turn."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from search.types import Budget, JobView, PolicyName, Target
 CYCLE = "cycle"
 """`search.policy.EnsemblePolicy`: a fixed cycle of operators and weighted parents."""
 
+
+USUAL = "as it is"
+"""The default with the levers that it has."""
 
 NOT_IN_REPLAY = frozenset({"port", "models"})
 """Levers that a pool cannot exercise: it has one model, and no kernels of other targets."""
@@ -34,7 +37,10 @@ def default_name() -> str:
 
 
 def ablations() -> Mapping[str, Policy]:
-    """UCT with all levers, and with each off in turn that a pool can exercise."""
-    names = [field.name for field in fields(Levers) if field.name not in NOT_IN_REPLAY]
-    off = {f"no {name}": Uct(levers=Levers(**{name: False})) for name in names}
-    return {"all levers": Uct(), **off}
+    """The default, and the default with each lever that a pool can exercise switched: off where it is on, or on."""
+    found: dict[str, Policy] = {USUAL: Uct()}
+    for field in fields(Levers):
+        if field.name not in NOT_IN_REPLAY:
+            on = getattr(Levers(), field.name)
+            found[f"{'no' if on else 'with'} {field.name}"] = Uct(levers=Levers(**{field.name: not on}))
+    return found

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.policy.contenders import USUAL
+
 _COLOURS = ("#0b6e4f", "#c8553d", "#3d5a80", "#8d6a9f", "#e09f3e", "#5c677d", "#111111", "#9e2a2b")
 
 
@@ -47,7 +49,7 @@ def _levers(ablation: Mapping[str, Any], path: Path) -> Path:
 
     figure, axes = plt.subplots(figsize=(6.4, 3.0))
     for shift, (budget, rows) in enumerate(ablation.items()):
-        names = [name for name in rows if name.startswith("no ")]
+        names = [name for name in rows if name != USUAL]
         changes = [rows[name]["area_difference"] for name in names]
         places = [place + 0.25 * (shift - 0.5) for place in range(len(names))]
         low = [change[0] - change[1] for change in changes]
@@ -56,7 +58,7 @@ def _levers(ablation: Mapping[str, Any], path: Path) -> Path:
         axes.errorbar(values, places, xerr=[low, high], fmt="o", color=_COLOURS[shift], label=f"budget {budget}")
     axes.axvline(0, color="#888888", linewidth=0.8)
     axes.set_yticks(range(len(names)), names)
-    axes.set(title="Change of the area under the curve with one lever off", xlabel="below 0: the lever helps")
+    axes.set(title="Change of the area under the curve with one lever switched", xlabel="below 0: right as it is")
     axes.legend(frameon=False, fontsize=8)
     return _saved(figure, path)
 

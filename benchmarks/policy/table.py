@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks.policy.contenders import USUAL
+
 
 def pools(facts: Mapping[str, Any]) -> str:
     """What was recorded."""
@@ -38,12 +40,12 @@ def compared(rows: Mapping[str, Any], ours: str) -> str:
 
 
 def ablated(rows: Mapping[str, Any]) -> str:
-    """One line a lever: what its absence changes on average, with an interval; below zero the lever helps."""
-    lines = ["| lever off | reached: change | area: change | verdict |", "|---|---|---|---|"]
+    """One line a lever: what switching it changes on average, with an interval; below zero it is right as it is."""
+    lines = ["| switched | reached: change | area: change | verdict |", "|---|---|---|---|"]
     for name, row in rows.items():
-        if name.startswith("no "):
+        if name != USUAL:
             reached, area = row["reached_difference"], row["area_difference"]
-            lines.append(f"| {name[3:]} | {_signed(reached)} | {_signed(area)} | {_verdict(area)} |")
+            lines.append(f"| {name} | {_signed(reached)} | {_signed(area)} | {_verdict(area)} |")
     return "\n".join(lines)
 
 
@@ -76,5 +78,5 @@ def _share(figures: list[float]) -> str:
 
 def _verdict(figures: list[float]) -> str:
     if figures[2] < 0:
-        return "helps"
-    return "hurts" if figures[1] > 0 else "no difference shown"
+        return "right as it is"
+    return "better switched" if figures[1] > 0 else "no difference shown"

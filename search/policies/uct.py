@@ -10,12 +10,12 @@ stagnates, then broad.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from search.policies.cells import Cell
 from search.policies.moves import STEPS, Moves
-from search.policies.operators import thompson
+from search.policies.operators import BROAD_BOOST, LARGE_STEPS, mixed, thompson
 from search.policies.stagnation import stagnant
 from search.policies.steady import SteadyPolicy, fastest
 from search.policy import log_speedup
@@ -27,6 +27,18 @@ PER_CELL = 2
 GREEDY, BROAD, FIXED = 0.05, 0.5, 0.2
 """How much a parent that was seldom tried is favoured, on a scale where the fastest kernel has 1 and the slowest 0.
 The last holds where the switch between the first two is off."""
+
+MIX: Mapping[Operator, float] = {
+    Operator.REFINE: 3.0,
+    Operator.TUNE: 2.0,
+    Operator.REPAIR: 1.0,
+    Operator.REWRITE: 0.7,
+    Operator.CROSSOVER: 0.3,
+}
+"""As `operators.MIX`, with half of its repairs: what is refined from a few seeds that work is worth more than what may
+come of the others (docs/search.md)."""
+
+BROAD_MIX = {operator: weight * (BROAD_BOOST if operator in LARGE_STEPS else 1.0) for operator, weight in MIX.items()}
 
 QUOTA = 8
 """Of C cells each is built upon at least once in QUOTA * C candidates: at most one step of eight goes to quotas."""
@@ -47,10 +59,11 @@ class Uct(SteadyPolicy):
         return self.step(moves, operator, starving)
 
     def operator(self, moves: Moves, legal: Sequence[Operator]) -> Operator:
-        """What has paid, with a bonus for large steps when the search stagnates."""
-        return (
-            thompson(moves, legal, broad=self._broad(moves)) if self.levers.bandit else super().operator(moves, legal)
-        )
+        """By weights or by what has paid, with a bonus for large steps when the search stagnates."""
+        broad = self._broad(moves)
+        if self.levers.bandit:
+            return thompson(moves, legal, broad=broad)
+        return mixed(moves, legal, BROAD_MIX if broad else MIX)
 
     def parent(self, moves: Moves, operator: Operator, parents: Sequence[Node]) -> Node:
         """The representative with the highest upper confidence bound; the oldest of equals."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.policy import intervals, pool, summary, table
-from benchmarks.policy.contenders import NOT_IN_REPLAY, ablations, default_name, policies
+from benchmarks.policy.contenders import NOT_IN_REPLAY, USUAL, ablations, default_name, policies
 from benchmarks.policy.genome import ALGORITHM
 from benchmarks.policy.live import LiveSearch, Notes, OutOfTime
 from benchmarks.policy.pool import Record
@@ -126,13 +126,13 @@ def test_intervals_hold_what_they_are_about() -> None:
 def test_a_lever_helps_only_where_the_interval_says_so() -> None:
     row = {"reached_difference": [0.0, 0.0, 0.0], "area_difference": [-0.02, -0.03, -0.01]}
     noise = row | {"area_difference": [-0.02, -0.05, 0.01]}
-    text = table.ablated({"all levers": row, "no cells": row, "no tune": noise})
-    assert "| cells | +0.000 [+0.000, +0.000] | -0.020 [-0.030, -0.010] | helps |" in text
+    text = table.ablated({USUAL: row, "no cells": row, "no tune": noise})
+    assert "| no cells | +0.000 [+0.000, +0.000] | -0.020 [-0.030, -0.010] | right as it is |" in text
     assert "no difference shown" in text
 
 
 def test_every_lever_is_switched_off_once() -> None:
-    switched = [policy.levers for name, policy in ablations().items() if name != "all levers"]  # type: ignore[attr-defined]
+    switched = [policy.levers for name, policy in ablations().items() if name != USUAL]  # type: ignore[attr-defined]
     assert len(set(switched)) == len(switched) == len(fields(Levers)) - len(NOT_IN_REPLAY)
     assert default_name() in policies()
 
