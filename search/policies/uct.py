@@ -12,10 +12,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from search.policies.cells import Cell
 from search.policies.moves import STEPS, Moves
-from search.policies.operators import BROAD_BOOST, LARGE_STEPS, mixed, thompson
+from search.policies.operators import thompson
 from search.policies.stagnation import stagnant
 from search.policies.steady import SteadyPolicy, fastest
 from search.policy import log_speedup
@@ -38,8 +39,6 @@ MIX: Mapping[Operator, float] = {
 """As `operators.MIX`, with half of its repairs: what is refined from a few seeds that work is worth more than what may
 come of the others (docs/search.md)."""
 
-BROAD_MIX = {operator: weight * (BROAD_BOOST if operator in LARGE_STEPS else 1.0) for operator, weight in MIX.items()}
-
 QUOTA = 8
 """Of C cells each is built upon at least once in QUOTA * C candidates: at most one step of eight goes to quotas."""
 
@@ -48,6 +47,7 @@ QUOTA = 8
 class Uct(SteadyPolicy):
     """The best parent by its promise: how good what came from it is, and how little it was tried."""
 
+    mix: ClassVar[Mapping[Operator, float]] = MIX
     quota: int = QUOTA
 
     def next_step(self, moves: Moves) -> Expansion | None:
@@ -59,11 +59,11 @@ class Uct(SteadyPolicy):
         return self.step(moves, operator, starving)
 
     def operator(self, moves: Moves, legal: Sequence[Operator]) -> Operator:
-        """By weights or by what has paid, with a bonus for large steps when the search stagnates."""
-        broad = self._broad(moves)
-        if self.levers.bandit:
-            return thompson(moves, legal, broad=broad)
-        return mixed(moves, legal, BROAD_MIX if broad else MIX)
+        """By weights; or by what has paid, with a bonus for large steps when the search stagnates. Weights with that
+        bonus were not ahead of weights without."""
+        return (
+            thompson(moves, legal, broad=self._broad(moves)) if self.levers.bandit else super().operator(moves, legal)
+        )
 
     def parent(self, moves: Moves, operator: Operator, parents: Sequence[Node]) -> Node:
         """The representative with the highest upper confidence bound; the oldest of equals."""

@@ -70,7 +70,7 @@ def test_a_cell_that_waited_too_long_comes_before_what_pays() -> None:
         picked |= set(expansion.parents)
         grown = grown.grown(expansion)
     assert {"c0", "c1"} <= picked
-    free = Uct(Levers(cells=False, bandit=False)).next_expansion(job, Tree(tree))
+    free = Uct(Levers(cells=False)).next_expansion(job, Tree(tree))
     assert free is not None
     assert free.parents[0] not in ("c0", "c1")
 
@@ -120,15 +120,14 @@ def steps(tree: list[Node], levers: Levers) -> list[tuple[str, tuple[str, ...]]]
 
 
 def test_after_stagnation_it_broadens() -> None:
-    """With the quotas off, to see the switch alone."""
-    levers = Levers(crossover=False)
+    levers = Levers(crossover=False, bandit=True)
     greedy, broad = steps(stagnant_tree(5), levers), steps(stagnant_tree(6), levers)
     large = [sum(operator in LARGE_STEPS for operator, _ in made) for made in (greedy, broad)]
     assert large[1] > 1.5 * large[0]
     from_best = [sum(parents[:1] == ("c2",) for _, parents in made) for made in (greedy, broad)]
     assert from_best[0] > 100
     assert from_best[1] < from_best[0] / 4
-    never = Levers(crossover=False, broaden=False)
+    never = Levers(crossover=False, bandit=True, broaden=False)
     assert {parents for _, parents in steps(stagnant_tree(5), never)} == {
         parents for _, parents in steps(stagnant_tree(6), never)
     }
@@ -136,7 +135,7 @@ def test_after_stagnation_it_broadens() -> None:
 
 def test_with_an_improvement_it_is_greedy_again() -> None:
     better = node(20, Operator.REWRITE, parents=("c2",), speedup=3.0, plan=PLANS[4])
-    made = steps([*stagnant_tree(8), better], Levers(crossover=False, bandit=False))
+    made = steps([*stagnant_tree(8), better], Levers(crossover=False))
     stepped = [parents for _, parents in made if parents]
     assert Counter(stepped).most_common(1)[0][0] == ("c20",)
 
