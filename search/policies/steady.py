@@ -69,7 +69,7 @@ def opening(moves: Moves) -> Expansion | None:
     """The next of the seeds that come before any step, or None when they are made.
 
     Kernels from other targets, where there are any, come before the models' or the menu's. With models: one built-in
-    seed to beat, then a quarter of the budget by the models. Without: the built-in menu, up to half of the budget.
+    seed to beat, then a few by the models. Without: the built-in menu, up to half of the budget.
     """
     job, tree = moves.job, moves.tree
     if not moves.asking:
