@@ -25,9 +25,6 @@ from benchmarks.policy.contenders import USUAL, ablations, default_name, policie
 
 log = structlog.get_logger()
 
-OURS = "uct"
-"""The policy that the others are compared with."""
-
 
 def main() -> int:
     """Measure, write the figures, print the tables."""
@@ -59,12 +56,11 @@ def measure(problems: list[str], *, quick: bool, jobs: int | None = None) -> dic
     figures: dict[str, Any] = {
         "quick": quick,
         "seeds": seeds,
-        "default": default_name(),
-        "ours": OURS,
+        "ours": default_name(),
         "pools": {name: summary.pool_facts(pool.load(name)) for name in chosen},
     }
     names = list(policies())
-    figures["replay"] = summary.compared(grid.replay(names, chosen, seeds, jobs=jobs), OURS)
+    figures["replay"] = summary.compared(grid.replay(names, chosen, seeds, jobs=jobs), default_name())
     log.info("replay.done", wall_s=round(time.monotonic() - started))
     budgets = grid.BUDGETS[:1] if quick else grid.BUDGETS
     figures["ablation"] = summary.compared(grid.replay(list(ablations()), chosen, seeds, budgets, jobs), USUAL)
@@ -78,7 +74,7 @@ def measure(problems: list[str], *, quick: bool, jobs: int | None = None) -> dic
 def report(figures: dict[str, Any]) -> str:
     """The tables as Markdown."""
     ours = figures["ours"]
-    parts = [f"default: {figures['default']}; {figures['seeds']} seeds\n", "## Pools\n", table.pools(figures["pools"])]
+    parts = [f"default: {ours}; {figures['seeds']} seeds\n", "## Pools\n", table.pools(figures["pools"])]
     for budget, rows in figures["replay"].items():
         parts += [f"\n## Replay, budget {budget}\n", table.compared(rows, ours)]
     for budget, rows in figures["ablation"].items():

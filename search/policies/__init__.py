@@ -32,8 +32,8 @@ POLICIES: Final[Mapping[PolicyName, Policy]] = {
 }
 
 DEFAULT: Final[PolicyName | None] = None
-"""What `default` stands for; None is `search.policy.default_policy`. To be `uct` when a comparison at equal budgets has
-shown it ahead."""
+"""What `default` stands for; None is `search.policy.default_policy`: at equal budgets its cycle has the best medians,
+and nothing that the others have beyond it is shown to help (docs/search.md)."""
 
 
 def policy_for(job: JobView) -> Policy:

@@ -74,8 +74,11 @@ def test_a_refinement_is_a_recorded_program_that_keeps_the_algorithm(records: li
 
 def test_the_tuner_comes_to_the_end_of_its_space(records: list[Record]) -> None:
     world = World(SPACE, records, seed=1)
-    structures = [record.genome.structure for record in records if record.ok]
-    record = next(record for record in records if record.ok and structures.count(record.genome.structure) > 1)
+    tuned: dict[object, set[object]] = {}
+    for each in records:
+        if each.ok:
+            tuned.setdefault(each.genome.structure, set()).add(each.genome.tunables)
+    record = next(each for each in records if each.ok and len(tuned[each.genome.structure]) > 1)
     world.held["c0"], world.seen = record, {record.id}
     ended = []
     for ordinal in range(1, len(records)):
