@@ -48,8 +48,8 @@ from worker.profile.ladder import Profiler
 log = structlog.get_logger()
 
 _ROOM = 0.6
-"""Share of a GPU's memory that must be free before another judge is started beside this one. Of an H200, whose 141 GB
-are 2 MB short of what two judges of 400 MB problems took."""
+"""Share of a GPU's memory that must be free before another judge is started beside this one: two judges of 400 MB
+problems took all 141 GB of an H200, and then runners found none."""
 _MACHINE = ("device", "cpu", "cores", "torch", "triton")
 """What a baseline's latency depends on beside the problem."""
 

@@ -39,6 +39,7 @@ _STAND_INS = (0.0, 32.0, -32.0)
 """Around which the numbers lie that stand in for special values. Larger than any normal number of a row, and small
 enough that an exponential of it, times a mask's zero, is zero and not NaN."""
 _FEWEST = 2
+"""Cases that are made whatever memory they take."""
 _ROUNDINGS = 16.0
 """Roundings that one operation may hide: as many as `numerics` accepts of any float32 result (12 to 21 in a sequential
 sum, measured), here times what one rounding of each operation does to this result. Softmax's gradient on rows that are
