@@ -51,18 +51,20 @@ class Device:
     """The device as this process holds it: to its end, when its context is gone too, but for builds."""
 
     def __init__(self, job: dict[str, Any], times: Path) -> None:
-        self._job, self._times, self._built_s = job, times, 0.0
+        self._job, self._times = job, times
+        self._leased = self._built_s = 0.0
         self._held = contextlib.ExitStack()
 
     def take(self) -> None:
         """Hold it alone, and let the time run out."""
         self._held.enter_context(DeviceLease(Path(self._job["locks"]), "device").exclusive())
-        self._times.write_text(json.dumps({"leased": time.monotonic(), "built_s": self._built_s}))
+        self._leased = time.monotonic()
+        self._times.write_text(json.dumps({"leased": self._leased, "built_s": self._built_s}))
         signal.alarm(int(self._job["limit_s"]))  # its default action ends the process, wherever it hangs
 
     def built(self, language: str, source: str, flags: tuple[str, ...]) -> str:
         """An artefact for `kernelwright`, whose own, faster build of it is not counted."""
-        self._built_s += time.monotonic() - json.loads(self._times.read_text())["leased"]
+        self._built_s += time.monotonic() - self._leased
         signal.alarm(0)
         self._held.close()
         try:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from search.policies import operators
 from search.policies.cells import Cell
 from search.policies.moves import STEPS, Moves
 from search.policies.operators import thompson
@@ -29,14 +30,8 @@ GREEDY, BROAD, FIXED = 0.05, 0.5, 0.2
 """How much a parent that was seldom tried is favoured, on a scale where the fastest kernel has 1 and the slowest 0.
 The last holds where the switch between the first two is off."""
 
-MIX: Mapping[Operator, float] = {
-    Operator.REFINE: 3.0,
-    Operator.TUNE: 2.0,
-    Operator.REPAIR: 1.0,
-    Operator.REWRITE: 0.7,
-    Operator.CROSSOVER: 0.3,
-}
-"""As `operators.MIX`, with half of its repairs: what is refined from a few seeds that work is worth more than what may
+MIX: Mapping[Operator, float] = {**operators.MIX, Operator.REPAIR: 1.0}
+"""With half of the usual repairs: what is refined from a few seeds that work is worth more than what may
 come of the others (docs/search.md)."""
 
 QUOTA = 8

@@ -101,7 +101,11 @@ class Baselines:
     @property
     def runners(self) -> list[Runner]:
         """The processes that the baselines live in."""
-        return list({id(place.runner): place.runner for place in self._places.values()}.values())
+        return [place.runner for place in self._distinct]
+
+    @property
+    def _distinct(self) -> list[_Place]:
+        return list({id(place): place for place in self._places.values()}.values())
 
     @property
     def dead(self) -> bool:
@@ -123,12 +127,11 @@ class Baselines:
 
     def close(self) -> None:
         """End the runners and release the arenas."""
-        for runner in self.runners:
+        for place in self._distinct:
             with contextlib.suppress(Fault):
-                runner.close()
-        benches = {id(bench): bench for place in self._places.values() for bench in place.benches.values()}
-        for bench in benches.values():
-            bench.close()
+                place.runner.close()
+            for bench in place.benches.values():
+                bench.close()
 
     def _make(self, mode: Mode, source: str) -> bool:
         """Load, construct and warm one baseline on every workload; False (with the reason kept) when it fails."""

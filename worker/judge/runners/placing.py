@@ -2,8 +2,7 @@
 
 A worker that wakes up may be put on the core of the thread that it works for, and waits there until that one sleeps,
 though another core is idle: on two cores the same call of RMSNorm took 0.5 or 1.5 ms, for the candidate and for the
-baselines each as it happened, and the reference against itself came out 10 % faster in the mean of 11 races (measured).
-With the workers bound, and the judge on the core that callers wake up on, it was 1 % in 9.
+baselines each as it happened (measured; docs/judge.md has what came of binding them, on two cores only).
 
 Only threads that wait in an OpenMP runtime are bound: the caller, and threads that a candidate makes itself, run where
 the system puts them. The workers of each runtime are spread over all cores but the first, which is the caller's.

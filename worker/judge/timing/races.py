@@ -169,7 +169,7 @@ class _Race:
         return self._timings(rounds)
 
     def _cool(self) -> None:
-        """Take all runners back from the bell, also after a fault: the baselines' one serves the next candidate."""
+        """Take all runners back from the bell, also after a fault: the baselines' serve the next candidate."""
         for clock in self._active.values():
             clock.contender.bench.runner.thaw()
             with contextlib.suppress(Fault):  # a runner that does not answer is closed, and then known as dead
