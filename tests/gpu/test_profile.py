@@ -42,6 +42,9 @@ class Model(torch.nn.Module):
 
 def get_inputs(rows={ROWS}, cols={COLS}):
     return [torch.randn(rows, cols)]
+
+def get_init_inputs():
+    return []
 """
 CUDA = '''
 import torch

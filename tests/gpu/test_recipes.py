@@ -51,10 +51,11 @@ def candidates(source: str, name: str, language: str, folder: Path) -> list[Modu
     return found
 
 
-def worst(case: Case, candidate: ModuleType, dtype: torch.dtype, gaps: bool) -> str | None:
-    """What is wrong, if anything is."""
+def worst(case: Case, candidate: ModuleType, dtype: torch.dtype, gaps: bool, honest: float = 0.0) -> str | None:
+    """What is wrong, if anything is. `honest`: an error that the reference itself makes in this type; the worst of many
+    millions of elements is further off than the limit, which is for small shapes."""
     error = case.compare(candidate, dtype, gaps, device="cuda")
-    return None if error <= LIMITS[dtype] else f"{candidate.__name__} {dtype} gaps={gaps}: {error:.2e}"
+    return None if error <= max(LIMITS[dtype], 2 * honest) else f"{candidate.__name__} {dtype} gaps={gaps}: {error:.2e}"
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -87,7 +88,10 @@ def test_full_size(source: str, name: str, workload: object, language: str, tmp_
     with torch.device("cuda"):
         case = Case(source, Workload("full", tuple(params.items())))
     dtype = getattr(torch, str(params["dtype"]))
-    problems = [worst(case, candidate, dtype, False) for candidate in candidates(source, name, language, tmp_path)]
+    honest = case.own_error(dtype, "cuda")
+    problems = [
+        worst(case, candidate, dtype, False, honest) for candidate in candidates(source, name, language, tmp_path)
+    ]
     assert not [problem for problem in problems if problem]
 
 

@@ -87,10 +87,17 @@ class Case:
 
     def compare(self, candidate: ModuleType, dtype: torch.dtype, gaps: bool, device: str = "cpu") -> float:
         """The candidate's error against the truth for these very inputs."""
-        inputs = [each.to(device, dtype) if each.is_floating_point() else each.to(device) for each in self.inputs]
-        model = copy.deepcopy(self.model).to(device, dtype)
         ours = candidate.ModelNew(*self.init)
         ours.load_state_dict(self.model.state_dict())
+        return self._error(ours, dtype, gaps, device)
+
+    def own_error(self, dtype: torch.dtype, device: str = "cpu") -> float:
+        """The reference's own error in this type."""
+        return self._error(copy.deepcopy(self.model), dtype, False, device)
+
+    def _error(self, ours: torch.nn.Module, dtype: torch.dtype, gaps: bool, device: str) -> float:
+        inputs = [each.to(device, dtype) if each.is_floating_point() else each.to(device) for each in self.inputs]
+        model = copy.deepcopy(self.model).to(device, dtype)
         ours = ours.to(device, dtype)
         with torch.no_grad():
             truth = model.double()(*(each.double() if each.is_floating_point() else each for each in inputs))

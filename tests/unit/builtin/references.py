@@ -400,7 +400,7 @@ REFERENCES: tuple[Reference, ...] = (
         "attention",
         forward(
             "s = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])\n"
-            "m = torch.triu(torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool), diagonal=1)\n"
+            "m = torch.triu(torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool, device=q.device), diagonal=1)\n"
             "return torch.softmax(s.masked_fill(m, float('-inf')), dim=-1) @ v",
             "q, k, v",
         ),

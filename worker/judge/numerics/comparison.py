@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from worker.judge.numerics.hot_rows import accumulation_fault, hot_row_slices
+from worker.judge.numerics.hot_rows import MIN_ELEMENTS, accumulation_fault, hot_row_slices
 
 _FP32_ULP = 2.0**-24
 _ACCEPT_FLOOR = {
@@ -34,7 +34,6 @@ _ACCEPT_FLOOR = {
     torch.bfloat16: 2.0**-9,
 }
 _UNIT = {torch.float64: 2.0**-53, torch.float32: _FP32_ULP, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
-_MIN_SLICE = 16
 _BLOCK = 1024
 _ELEMENT_KAPPA = 16.0
 _FEW_ELEMENTS = 1 << 18
@@ -126,9 +125,9 @@ def _slices(e: torch.Tensor, y: torch.Tensor) -> list[tuple[str, torch.Tensor, t
     last = e.shape[-1] if e.dim() else 1
     e2, y2 = e.reshape(-1, last).square(), y.reshape(-1, last).square()
     kinds = [("whole", e2.mean().reshape(1), y2.mean().reshape(1))]
-    if e2.shape[1] >= _MIN_SLICE:
+    if e2.shape[1] >= MIN_ELEMENTS:
         kinds.append(("row", e2.mean(1), y2.mean(1)))
-    if e2.shape[0] >= _MIN_SLICE:
+    if e2.shape[0] >= MIN_ELEMENTS:
         kinds.append(("column", e2.mean(0), y2.mean(0)))
     blocks = e2.numel() // _BLOCK
     if blocks > 1:
@@ -278,7 +277,7 @@ def _elements(output: torch.Tensor, truth: torch.Tensor) -> tuple[torch.Tensor, 
     if not rows.numel():
         return rows, rows, rows
     whole = rows.square().mean().sqrt()
-    scale = rows.square().mean(1, keepdim=True).sqrt() if last >= _MIN_SLICE else whole.expand(rows.shape[0], 1)
+    scale = rows.square().mean(1, keepdim=True).sqrt() if last >= MIN_ELEMENTS else whole.expand(rows.shape[0], 1)
     scale = scale.clamp_min(max(1e-3 * float(scale.median()), torch.finfo(torch.float32).tiny))
     return rows, e.reshape(-1, last), scale
 

@@ -12,6 +12,9 @@ from typing import Any
 
 import torch
 
+MIN_ELEMENTS = 16
+"""A slice has at least so many, or its error is not compared. In rows of one element, eager's error of a single sum
+that cancels is anything from 0.02 to 0.6, and no yardstick for another order of summation (measured)."""
 _GROWTH = 4.0
 """The hottest bucket's error over the coldest's from which the growth is worth naming: honest kernels have about 1."""
 
@@ -40,18 +43,22 @@ def row_hits(
 def bucket_errors(output: torch.Tensor, truth: torch.Tensor, hits: torch.Tensor) -> list[tuple[int, float, float]]:
     """(fewest hits, rms error, rms truth) of the rows hit 1, 2-3, 4-7, ... times; rows without a hit are left out.
 
-    `output` and the fp64 `truth` are [rows, ...]; places where either is not finite are left out.
+    A bucket with too few elements to average goes with the next colder one, and is left out where there is none: a
+    single sum may cancel. `output` and the fp64 `truth` are [rows, ...]; places where either is not finite are left
+    out.
     """
     usable = torch.isfinite(truth) & torch.isfinite(output)
     e = torch.where(usable, output.to(torch.float64) - truth, 0.0).reshape(truth.shape[0], -1).square().mean(1)
     y = torch.where(usable, truth, 0.0).reshape(truth.shape[0], -1).square().mean(1)
     bucket = torch.log2(hits.clamp_min(1).double()).floor().long()
     found = []
-    for number in range(int(bucket.max()) + 1):
-        rows = (bucket == number) & (hits > 0)
-        if bool(rows.any()):
+    rows = torch.zeros_like(hits, dtype=torch.bool)
+    for number in range(int(bucket.max()), -1, -1):
+        rows |= (bucket == number) & (hits > 0)
+        if int(rows.sum()) * truth[0].numel() >= MIN_ELEMENTS:
             found.append((1 << number, float(e[rows].mean().sqrt()), float(y[rows].mean().sqrt())))
-    return found
+            rows.zero_()
+    return found[::-1]
 
 
 def hot_row_slices(

@@ -24,21 +24,22 @@ from worker.judge.numerics.truth import Case
 from worker.judge.runners.bench import Contender
 from worker.judge.timing.evicting import DeviceEviction, HostEviction
 from worker.judge.timing.fresh import Fresh
+from worker.judge.timing.pace import CHAIN_S
 from worker.runner import protocol
 from worker.runner.mixing import step_number
 
 CALL_LIMIT_S = 60.0
 _WARMUPS = 3
 _RINGS = 16
-_CHAIN_S = 16e-3
-"""Seconds of work in one chain. Starting and ending one takes some 80 us, give or take 15 us (H200)."""
 _RESIDUE_S, _CHAIN_RESIDUE_S = 1e-6, 20e-6
 """What subtracting the null chain leaves of an eviction and of a chain, a whole race long: the eviction buffers of two
 runners lie elsewhere and differ by up to 1 % in speed (H200)."""
 _LEAD_STEPS = 12
 """Evictions before a chain: a process that was stopped for some milliseconds takes 200 to 500 us for its first
 launches, against 30 us later, and without them the device would idle meanwhile."""
-_MIN_CALLS, _MAX_CALLS, _SETTLE_CALLS, _STEP_CALLS = 4, 256, 4, 32
+_MIN_CALLS, _SETTLE_CALLS, _STEP_CALLS = 4, 4, 32
+_SHORTEST_STEP_S = 62.5e-6
+"""A step is taken to be no shorter than this, about an eviction on an H200: 256 calls in a chain of 16 ms."""
 _SWITCH_STEPS = 24
 """The first work after the device served another context (the judge wrote values) takes 1 to 2 ms longer on an H200, as
 much as a whole chain of small kernels: so many evictions spend it before the clock starts."""
@@ -88,6 +89,8 @@ class Sample:
 class Plan:
     """What holds for a whole workload."""
 
+    chain_s: float = CHAIN_S
+    """Seconds of work in one chain."""
     calls: int = 1
     """Calls of a chain; 1 on a CPU."""
     keep_s: list[float] = field(default_factory=list)
@@ -225,15 +228,15 @@ class DeviceClock:
         self._lead(_SWITCH_STEPS, nonce=1)
         self._chain(_SETTLE_CALLS, nonce=2)  # the allocator grows here
         self.step_s = self._step_s(_SETTLE_CALLS, nonce=3)
-        if self.step_s < _CHAIN_S / _SETTLE_CALLS:
+        if self.step_s < plan.chain_s / _SETTLE_CALLS:
             self._chain(_STEP_CALLS, nonce=4)
             self.step_s = self._step_s(_STEP_CALLS, nonce=5)
-        if self.step_s < _CHAIN_S / _STEP_CALLS:
-            self._chain(_calls_of(self.step_s), nonce=6)
+        if self.step_s < plan.chain_s / _STEP_CALLS:
+            self._chain(_calls_of(self.step_s, plan.chain_s), nonce=6)
 
     def plan(self, plan: Plan, fastest_step_s: float) -> None:
         """How many calls make a chain, the same for all contenders."""
-        plan.calls = _calls_of(fastest_step_s)
+        plan.calls = _calls_of(fastest_step_s, plan.chain_s)
         plan.residue_s = _RESIDUE_S + _CHAIN_RESIDUE_S / plan.calls
         self.cost_s = plan.calls * self.step_s + _ROUND_S
 
@@ -293,6 +296,6 @@ class DeviceClock:
         return self._ring(protocol.NULL_CHAIN, CALL_LIMIT_S, lead=count, number=nonce, spin_s=_SPIN_S)
 
 
-def _calls_of(step_s: float) -> int:
+def _calls_of(step_s: float, chain_s: float) -> int:
     """How many steps make a chain."""
-    return max(_MIN_CALLS, min(_MAX_CALLS, round(_CHAIN_S / step_s)))
+    return max(_MIN_CALLS, round(chain_s / max(step_s, _SHORTEST_STEP_S)))

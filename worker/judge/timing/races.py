@@ -152,7 +152,7 @@ class _Race:
         self._clocks, self._exhibit, self._rng, self._pace, self._watch = clocks, exhibit, rng, pace, watch
         self._states: list[DeviceState] = []
         self._active: dict[int, HostClock | DeviceClock] = {}  # one bell per runner: those that share one take turns
-        self._plan = Plan()
+        self._plan = Plan(pace.chain_s)
         self._checked = 0
 
     def run(self, fresh: Fresh) -> Timings:

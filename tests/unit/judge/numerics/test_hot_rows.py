@@ -36,12 +36,24 @@ def test_a_sum_kept_in_fp32_is_not_even_on_uniform_ids() -> None:
 
 def test_buckets_are_powers_of_two_and_leave_out_what_is_never_hit() -> None:
     hits = torch.tensor([0, 1, 2, 3, 9])
-    truth = torch.ones(5, 4, dtype=torch.float64)
+    truth = torch.ones(5, 16, dtype=torch.float64)
     wrong = truth.clone()
     wrong[0], wrong[4] = 7.0, 1.5
     assert bucket_errors(wrong, truth, hits) == [(1, 0.0, 1.0), (2, 0.0, 1.0), (8, 0.5, 1.0)]
     slices = hot_row_slices(wrong - truth, truth, hits)
     assert slices is not None and slices[1].tolist() == [0.0, 0.0, 0.5]
+
+
+def test_a_bucket_of_few_elements_goes_with_a_colder_one() -> None:
+    """A row of one element, added up from a thousand that cancel: any order of summation has an error of its own."""
+    hits = torch.tensor([1] * 20 + [2] * 20 + [1024])
+    truth = torch.ones(41, 1, dtype=torch.float64)
+    truth[40] = 1e-6
+    wrong = truth.clone()
+    wrong[40] = 3e-5
+    coldest, hottest = bucket_errors(wrong, truth, hits)
+    assert coldest == (1, 0.0, 1.0) and hottest[0] == 2 and hottest[1] / hottest[2] < 1e-5
+    assert bucket_errors(wrong[:3], truth[:3], hits[:3]) == []
 
 
 def test_only_an_index_whose_bound_is_the_number_of_rows_counts() -> None:
