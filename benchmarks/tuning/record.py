@@ -27,8 +27,8 @@ from typing import Any
 
 import torch
 
+from benchmarks.tuning.problems import problem as outline_of
 from benchmarks.tuning.spaces import FOLDER, Recorded, read
-from problems.catalog import bundled
 from search.tunables import parse_space, with_values
 from worker.builtin.menu import menu
 from worker.builtin.trace import call_accepting, load_source
@@ -37,9 +37,14 @@ from worker.runner import kernelwright
 
 RECIPES = (
     "cross_entropy.cross_entropy",
+    "cross_entropy_ignoring.cross_entropy",
     "cumsum.scan",
+    "cumsum_reversed.scan",
     "layernorm.layer_norm",
+    "layernorm_plain.layer_norm",
+    "log_softmax.rowwise",
     "residual_rmsnorm.rms_norm",
+    "rmsnorm.rms_norm",
     "softmax.rowwise",
 )
 """PROBLEM.RECIPE: spaces of 48 to 288 configurations. The products' have thousands."""
@@ -68,8 +73,8 @@ class Bench:
 
 
 def benches(problem: str) -> Iterator[Bench]:
-    """One for each CPU workload of a bundled problem."""
-    outline = bundled()[problem]
+    """One for each CPU workload of a problem."""
+    outline = outline_of(problem)
     names = load_source(outline.source, problem)
     for workload in outline.spec.workloads_for("cpu"):
         torch.manual_seed(0)
@@ -83,7 +88,7 @@ def benches(problem: str) -> Iterator[Bench]:
 def source_of(recipe: str) -> str:
     """The candidate that the built-in proposer writes for PROBLEM.RECIPE."""
     problem, name = recipe.split(".")
-    seeds = menu(bundled()[problem].source, problem, "cpu", "cpp")
+    seeds = menu(outline_of(problem).source, problem, "cpu", "cpp")
     return next(seed for seed in seeds if seed.name == name).make()
 
 

@@ -8,15 +8,18 @@ from pathlib import Path
 import pytest
 
 from benchmarks import knowledge_siblings
-from benchmarks.knowledge_siblings import compare, read, siblings
+from benchmarks.knowledge_siblings import compare, siblings, summary
+from benchmarks.tuning.problems import problem
+from benchmarks.tuning.spaces import recorded
 
 
-def recorded(folder: Path, name: str, best: int, tunable: str = "BLOCK") -> None:
+def record(folder: Path, name: str, best: int, tunable: str = "BLOCK") -> None:
     values = {tunable: list(range(1, 17)), "WAYS": [1, 2, 4]}
     rows = [
         [[block, ways], [100.0 + 10 * abs(block - best) + ways, 50.0]] for block in range(1, 17) for ways in (1, 2, 4)
     ]
-    body = {"name": name, "values": values, "constraints": [], "defaults": {tunable: 1, "WAYS": 4}, "latency_us": rows}
+    body = {"name": name, "values": values, "constraints": [], "defaults": {tunable: 1, "WAYS": 4}}
+    body |= {"workloads": ["small", "large"], "latency_us": rows}
     (folder / f"{name}.json").write_text(json.dumps(body))
 
 
@@ -24,14 +27,40 @@ def test_who_is_told_what_won_for_a_sibling_is_there_with_the_first_evaluation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(knowledge_siblings, "SEEDS", 3)
-    recorded(tmp_path, "layernorm.a", best=13)
-    recorded(tmp_path, "residual_rmsnorm.b", best=13)
-    recorded(tmp_path, "softmax.c", best=13)
-    recorded(tmp_path, "layernorm.d", best=13, tunable="OTHER")
-    spaces = [read(path) for path in sorted(tmp_path.glob("*.json"))]
+    record(tmp_path, "layernorm.a", best=13)
+    record(tmp_path, "residual_rmsnorm.b", best=13)
+    record(tmp_path, "softmax.c", best=13)
+    record(tmp_path, "layernorm.d", best=13, tunable="OTHER")
+    spaces = list(recorded(tmp_path))
     pairs = [(solved.name, new.name) for solved, new in siblings(spaces)]
     assert pairs == [("layernorm.a", "residual_rmsnorm.b"), ("residual_rmsnorm.b", "layernorm.a")]
     found = compare(spaces[0], spaces[2])
     assert found["told"] == [1, 1, 1]
     assert found["cold_median"] > 1
+    assert summary([found]) | {"pairs_in_half": 1, "pairs_behind": 0, "told_median": 1} == summary([found])
     assert found["best_gain"] == pytest.approx(((220 + 4) / 101) ** 0.5, abs=1e-3)
+
+
+def test_who_is_told_of_a_poor_configuration_begins_with_the_recipe_as_it_is_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(knowledge_siblings, "SEEDS", 1)
+    record(tmp_path, "layernorm.a", best=13)
+    record(tmp_path, "residual_rmsnorm.b", best=1)
+    found = compare(*recorded(tmp_path))
+    assert found["target_gain_median"] < 1.03
+    assert found["told"] == [2], "the sibling's best is far off here, and the recipe as written is near the best"
+
+
+@pytest.mark.parametrize(
+    ("name", "original", "operation"),
+    [
+        ("log_softmax", "softmax", "torch.log_softmax(x"),
+        ("rmsnorm", "residual_rmsnorm", "h = x\n"),
+        ("cumsum_reversed", "cumsum", ".flip(self.dim).cumsum("),
+    ],
+)
+def test_a_sibling_is_a_bundled_problem_with_another_operation(name: str, original: str, operation: str) -> None:
+    found, bundled = problem(name), problem(original)
+    assert operation in found.source and operation not in bundled.source
+    assert found.name == name and found.spec.op_family == bundled.spec.op_family
