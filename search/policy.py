@@ -24,9 +24,6 @@ from search.types import BY_MODEL, Expansion, Failure, JobView, Node, Operator, 
 SEED_SHARE = 0.5
 """Built-in seeds take up to half of the budget before tuning starts, so that a budget of 8 sees both."""
 
-TUNE_WEIGHTS = (3, 1)
-"""Of four tuning steps the best space gets three and the runner-up one: the ranking of untuned kernels is not final."""
-
 MAX_VAIN_IN_A_ROW = 5
 """A space whose last suggestions were all known sources, or a proposer that crashed so often, has no more to give."""
 
@@ -77,7 +74,7 @@ def default_policy(job: JobView) -> Policy:
 
 
 class BuiltinPolicy:
-    """Built-in seeds up to a share of the budget, then tuning of the best two spaces, then whatever is left of both."""
+    """Built-in seeds up to a share of the budget, then tuning of the best space, then whatever is left of both."""
 
     def next_expansion(self, job: JobView, tree: Tree) -> Expansion | None:
         """The next built-in seed or tuning step."""
@@ -151,12 +148,13 @@ def seed_index(tree: Tree, node: Node) -> int:
 
 
 def next_tuning(tree: Tree) -> Expansion | None:
-    """One more configuration for one of the two best spaces that are not exhausted."""
-    top = list(zip(open_spaces(tree), TUNE_WEIGHTS, strict=False))
-    if not top:
-        return None
-    arm, _ = min(top, key=lambda pair: len(tree.children(pair[0], Operator.TUNE)) / pair[1])
-    return tuning(arm)
+    """One more step in the best space that is not exhausted.
+
+    Giving the runner-up one step of four was behind in 83 to 94 % of searches with 8 or 24 configurations a step, and
+    level with one (recorded live searches, 2 problems, 20 seeds, budgets 8 to 30).
+    """
+    arm = next(iter(open_spaces(tree)), None)
+    return None if arm is None else tuning(arm)
 
 
 def tuning(arm: Node) -> Expansion:

@@ -22,6 +22,7 @@ import structlog
 
 from benchmarks.policy import grid, live_figures, plots, pool, summary, table
 from benchmarks.policy.contenders import USUAL, ablations, default_name, policies
+from benchmarks.policy.live import QUICK_SEEDS, SEEDS
 
 log = structlog.get_logger()
 
@@ -65,7 +66,7 @@ def measure(problems: list[str], *, quick: bool, jobs: int | None = None) -> dic
     budgets = grid.BUDGETS[:1] if quick else grid.BUDGETS
     figures["ablation"] = summary.compared(grid.replay(list(ablations()), chosen, seeds, budgets, jobs), USUAL)
     log.info("ablation.done", wall_s=round(time.monotonic() - started))
-    live = live_figures.figures()
+    live = live_figures.figures(QUICK_SEEDS if quick else SEEDS)
     if live is not None:
         figures["live"] = live
     return figures

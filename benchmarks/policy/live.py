@@ -41,12 +41,12 @@ from worker.builtin.menu import menu
 log = structlog.get_logger()
 
 PROBLEMS = ("softmax", "residual_rmsnorm", "cumsum")
-SEEDS = 5
+SEEDS, QUICK_SEEDS = 20, 5
 BUDGET = 30
 SLOTS = 2
 FILE = DATA / "live.jsonl"
 BUILTIN = "builtin"
-"""`search.policy.BuiltinPolicy`: what a job without models gets today."""
+"""`search.policy.BuiltinPolicy`: the default of a job without models."""
 
 
 def contenders() -> dict[str, Policy]:

@@ -6,19 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.policy.intervals import mean_difference, median_interval, win_rate
-from benchmarks.policy.live import BUDGET, BUILTIN, FILE, Notes, searches
+from benchmarks.policy.live import BUDGET, FILE, SEEDS, Notes, searches
+from benchmarks.policy.live import BUILTIN as OURS
 
-OURS = "uct"
 
-
-def figures() -> dict[str, Any] | None:
+def figures(seeds: int = SEEDS) -> dict[str, Any] | None:
     """By policy: where it ended and the area under its curve. None where nothing is recorded.
 
     The scale of a problem runs from the slowest first kernel to the fastest kernel of all its searches.
     """
     if not FILE.exists():
         return None
-    curves = searches(Notes(FILE, None))
+    curves = searches(Notes(FILE, None), seeds)
     done = {problem: len(runs) for problem, runs in curves[OURS].items() if runs}
     if not done:
         return None
@@ -29,7 +28,6 @@ def figures() -> dict[str, Any] | None:
         "seeds": done,
         "budget": BUDGET,
         "ours": OURS,
-        "today": BUILTIN,
         "policies": {
             name: {
                 "reached": _rounded(median_interval(ends[name])),

@@ -67,25 +67,19 @@ def test_tuning_waits_for_a_seed_in_flight_that_may_be_the_better_space() -> Non
     assert advance(job_view(8, slots=2), tree).expansions == ()
 
 
-def test_the_two_best_spaces_share_three_to_one() -> None:
+def test_the_best_space_gets_all_steps() -> None:
     tree = [node(0, speedup=1.5, tunable=True), node(1, speedup=2.0, tunable=True), node(2, speedup=1.0, tunable=True)]
-    for ordinal in range(3, 11):
+    for ordinal in range(3, 7):
         expansion = next_tuning(Tree(tree))
-        assert expansion is not None
+        assert expansion is not None and expansion.parents == ("c1",)
         tree.append(node(ordinal, Operator.TUNE, parents=expansion.parents, speedup=0.5, tunable=True))
-    assert Counter(n.parents[0] for n in tree[3:]) == {"c1": 6, "c0": 2}
 
 
 def test_a_tuned_variant_raises_its_space_in_the_ranking() -> None:
     tree = [node(0, speedup=1.5, tunable=True), node(1, speedup=2.0, tunable=True), node(2, speedup=1.9, tunable=True)]
     tree.append(node(3, Operator.TUNE, parents=("c0",), speedup=3.0, tunable=True))
     expansion = next_tuning(Tree(tree))
-    assert expansion is not None
-    assert expansion.parents == ("c1",), "the runner-up now is the best untuned space"
-    tree.append(node(4, Operator.TUNE, parents=("c1",), speedup=0.5))
-    expansion = next_tuning(Tree(tree))
-    assert expansion is not None
-    assert expansion.parents == ("c0",)
+    assert expansion is not None and expansion.parents == ("c0",)
 
 
 @pytest.mark.parametrize(
