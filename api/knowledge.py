@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from api import knowledge_examples as examples
 from api import knowledge_views as views
-from api.deps import StoreDep, known_parameters
+from api.deps import ServicesDep, StoreDep, known_parameters
 from api.errors import UnknownCandidate, UnknownLesson, UnknownProblem, invalid
 from api.knowledge_schemas import (
     FoundItems,
@@ -45,6 +45,7 @@ _FOUND = example("Of each kind, best first", examples.FOUND)
     responses=answers({200: _FOUND}, UnknownProblem),
 )
 async def look_up(
+    services: ServicesDep,
     store: StoreDep,
     hardware: Annotated[str, Query(max_length=64, pattern=r"^[\w.-]+$", examples=["nvidia-h100"])],
     language: Language,
@@ -67,7 +68,7 @@ async def look_up(
     )
     if problem is not None:
         question = _for_problem(question, problem)
-    return await store.read(views.found_items, question, limit)
+    return await store.read(views.found_items, question, limit, services.settings.embedding_model)
 
 
 @router.get(

@@ -20,9 +20,9 @@ from search.knowledge.uplift import Arm, Difference, arm_of, lift
 from search.retrieval import Found
 
 
-def found_items(session: Session, question: Question, limit: int) -> wire.FoundItems:
+def found_items(session: Session, question: Question, limit: int, embedder: str | None) -> wire.FoundItems:
     """The first `limit` of each kind, best first."""
-    shelf = Shelf(session)
+    shelf = Shelf(session, embedder)
     ranked = ranked_items(question, shelf)
     chosen = [(kind, rank, hit) for kind in ANYTHING for rank, hit in enumerate(ranked[kind][:limit], start=1)]
     known = knowledge_for([hit.id for _kind, _rank, hit in chosen], shelf)

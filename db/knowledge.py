@@ -1,6 +1,6 @@
 """The shelf of the knowledge base: what fits a question, its texts, and the record of what was shown to whom.
 
-    shelf = Shelf(session)
+    shelf = Shelf(session)         # with the name of an embedding model, if there is one, its vectors as well
     shelf.narrow(narrowing)        # some hundreds at most; `search.knowledge.recall` ranks them
     store_uses(session, candidate_id, retrieval=True, uses=uses)
 
@@ -19,6 +19,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.orm import Session
 from sqlalchemy.types import Boolean, Text
 
+from db import meanings
 from db.knowledge_models import KnowledgeRetirement, KnowledgeUse
 from db.models import Candidate
 from db.statements import load_statements
@@ -98,10 +99,11 @@ class NewUse:
 
 
 class Shelf:
-    """Kernels and lessons, as one session sees them."""
+    """Kernels and lessons, as one session sees them. `embedder`: the model whose vectors it hands out, if any."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, embedder: str | None = None) -> None:
         self._session = session
+        self._embedder = embedder
 
     def narrow(self, asked: Asked) -> list[StoredItem]:
         """What fits the question by its facets, its rarest words or its name: some hundreds at most."""
@@ -119,6 +121,10 @@ class Shelf:
             return {}
         rows = self._session.execute(_STORED_TEXTS, {"ids": list(ids)})
         return {row.id: (row.title, row.text) for row in rows}
+
+    def meanings(self, ids: Sequence[str]) -> Mapping[str, bytes]:
+        """The embedder's vectors of those among the items and problems that have one; nothing without an embedder."""
+        return {} if self._embedder is None else meanings.vectors_of(self._session, self._embedder, ids)
 
     def retired(self) -> frozenset[str]:
         """The ids of items that are shown to nobody."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, Integer, UniqueConstraint
+from sqlalchemy import CheckConstraint, ForeignKey, Index, Integer, Numeric, UniqueConstraint
 from sqlalchemy import text as sql
 from sqlalchemy.dialects.postgresql import TSVECTOR
 from sqlalchemy.orm import Mapped, mapped_column
@@ -130,6 +131,31 @@ class KnowledgeRetirement(Base):
     reason: Mapped[str]
     lift: Mapped[dict[str, Any]] = mapped_column(server_default=EMPTY_OBJECT)
     retired_at: Mapped[datetime] = mapped_column(server_default=NOW)
+
+
+class Meaning(Base):
+    """The vector of an item's text by an embedding model. Without a vector it is a claim on having one made."""
+
+    __tablename__ = "meanings"
+
+    item_id: Mapped[str] = mapped_column(primary_key=True)
+    """Of a kernel or a lesson; a problem's is `problem:` and its hash."""
+    embedder: Mapped[str] = mapped_column(primary_key=True)
+    """The model in litellm's spelling. Vectors are compared within one embedder only."""
+    vector: Mapped[bytes | None]
+    text_hash: Mapped[str | None]
+    """SHA-256 of the text that the vector is of."""
+    usd: Mapped[Decimal | None] = mapped_column(Numeric())
+    """The row's share of what its calls cost, not rounded: a text costs some millionths. None: unknown."""
+    claimed_until: Mapped[datetime | None]
+    """Until then somebody has it made; after a failure, nobody tries before."""
+    created_at: Mapped[datetime] = mapped_column(server_default=NOW)
+
+    __table_args__ = (
+        CheckConstraint("(vector IS NULL) = (text_hash IS NULL)", name="embedded"),
+        Index("ix_meanings_embedded", "embedder", "item_id", postgresql_where=sql("vector IS NOT NULL")),
+        Index("ix_meanings_claimed", "embedder", "item_id", postgresql_where=sql("claimed_until IS NOT NULL")),
+    )
 
 
 class KnowledgeTerm(Base):

@@ -419,6 +419,7 @@ class Kernel(Base):
             text("speedup DESC NULLS LAST"),
             postgresql_where=text("current"),
         ),
+        Index("ix_kernels_current", "id", postgresql_where=text("current")),
         Index("ix_kernels_terms_vector", "terms_vector", postgresql_using="gin", postgresql_where=text("current")),
         Index(
             "ix_kernels_title",

@@ -53,6 +53,10 @@ class Settings(BaseSettings):
     request_model: str | None = None
     """Writes the reference for a request in plain words that no bundled problem fits, in litellm's spelling."""
 
+    embedding_model: str | None = None
+    """Embeds what the knowledge base holds and the problems of jobs, in litellm's spelling: their texts are sent to its
+    provider. None: the bundled embedder alone."""
+
     tune_configurations: int = Field(default=24, ge=0)
     """Configurations that one `tune` measures before the best is judged; 0 judges each as a candidate of its own."""
     tune_wall_s: float = Field(default=20.0, gt=0)

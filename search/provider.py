@@ -51,7 +51,7 @@ class Reply:
 
 def ask(model: str, messages: list[dict[str, str]], options: ModelOptions, timeout_s: float) -> Reply:
     """One request, no retries. Raises ProviderFailure for what the provider does, LitellmMissing without litellm."""
-    litellm, openai = _litellm(), importlib.import_module("openai")
+    litellm, openai = load_litellm(), importlib.import_module("openai")
     # After an answer litellm runs a coroutine. Where the thread has no event loop it would have asyncio make one (until
     # Python 3.13), which nobody closes; told that there is none it takes `asyncio.run`.
     asyncio.set_event_loop(None)
@@ -65,15 +65,16 @@ def ask(model: str, messages: list[dict[str, str]], options: ModelOptions, timeo
             **_arguments(options),
         )
     except openai.OpenAIError as error:  # the base of all that litellm raises
-        raise _failure(error, _keys(options)) from error
+        raise failure_of(error, keys_of(options)) from error
     text, finish_reason = _content(response)
-    tokens = _tokens(response, text)
+    tokens = tokens_of(response, text)
     cost_usd, cost_source = cost_of(litellm, model, options, response, tokens)
     return Reply(text, finish_reason, tokens, cost_usd, cost_source)
 
 
 @lru_cache(maxsize=1)
-def _litellm() -> Any:
+def load_litellm() -> Any:
+    """litellm, told what we want of it. Raises LitellmMissing."""
     # Before the import: litellm would otherwise fetch its price map from the network when it is imported.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     try:
@@ -82,6 +83,7 @@ def _litellm() -> Any:
         raise LitellmMissing from error
     litellm.telemetry = False
     litellm.suppress_debug_info = True
+    litellm.DEFAULT_MAX_RETRIES = 0  # `embedding` takes `max_retries=0` for unset, and this in its place
     litellm.drop_params = True  # a model that knows no temperature is asked without one
     return litellm
 
@@ -90,7 +92,7 @@ def _arguments(options: ModelOptions) -> dict[str, Any]:
     """The model's options as litellm names them; what is not set is not sent."""
     arguments = {
         "api_base": options.api_base,
-        "api_key": next(iter(_keys(options)), None),
+        "api_key": next(iter(keys_of(options)), None),
         "max_tokens": options.max_output_tokens,
         "temperature": options.temperature,
         "reasoning_effort": options.reasoning_effort,
@@ -98,7 +100,7 @@ def _arguments(options: ModelOptions) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if value is not None} | options.extra
 
 
-def _keys(options: ModelOptions) -> list[str]:
+def keys_of(options: ModelOptions) -> list[str]:
     """The model's own key, if it has one."""
     if options.api_key is not None:
         return [options.api_key.get_secret_value()]
@@ -122,7 +124,8 @@ def _content(response: Any) -> tuple[str | None, str | None]:
     return text, finish_reason
 
 
-def _tokens(response: Any, text: str | None) -> Tokens:
+def tokens_of(response: Any, text: str | None) -> Tokens:
+    """The tokens that a response counts; None for what the provider did not count."""
     usage = getattr(response, "usage", None)
     tokens_in, tokens_out = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
     # litellm writes zeros where the provider counted nothing. A prompt of no tokens is none.
@@ -134,7 +137,8 @@ def _count(usage: Any, name: str) -> int | None:
     return value if isinstance(value, int) and 0 <= value < MAX_TOKENS else None
 
 
-def _failure(error: Any, secrets: list[str]) -> ProviderFailure:
+def failure_of(error: Any, secrets: list[str]) -> ProviderFailure:
+    """What the client under litellm raised, without secrets, and whether asking again may help."""
     status = getattr(error, "status_code", None)
     message = _redacted(" ".join(str(error).partition("Traceback (")[0].split()), secrets)
     if type(error).__name__ == "ContentPolicyViolationError":

@@ -42,7 +42,8 @@ def advance(here: Runtime, claim: Claim) -> None:
             _conclude(session, job, StopReason(decision.stop_reason))
         else:
             new = [_new(expansion, job) for expansion in decision.expansions]
-            prepare_asks(session, candidates.add_candidates(session, job, new), decision.expansions)
+            ids = candidates.add_candidates(session, job, new)
+            prepare_asks(session, ids, decision.expansions, here.settings.embedding_model)
     log.info("job.advanced", added=len(decision.expansions), stop_reason=decision.stop_reason)
 
 

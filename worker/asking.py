@@ -18,7 +18,9 @@ from search.types import Expansion, ProposerKind
 from worker.briefing import brief_of
 
 
-def prepare_asks(session: Session, ids: Sequence[str], expansions: Sequence[Expansion]) -> int:
+def prepare_asks(
+    session: Session, ids: Sequence[str], expansions: Sequence[Expansion], embedder: str | None = None
+) -> int:
     """Store the questions of those among the new candidates that are for outside agents; returns how many."""
     asked = [
         candidate_id
@@ -26,7 +28,7 @@ def prepare_asks(session: Session, ids: Sequence[str], expansions: Sequence[Expa
         if expansion.proposer == ProposerKind.ASK_TELL
     ]
     for candidate_id in asked:
-        request = brief_of(session, candidate_id).request
+        request = brief_of(session, candidate_id, embedder).request
         prompt = build_prompt(request)
         new = NewAsk(
             request=request_record(request),

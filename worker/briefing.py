@@ -34,13 +34,14 @@ class Brief:
     request: ProposalRequest
 
 
-def read_brief(session: Session, claim: Claim) -> Brief:
+def read_brief(session: Session, claim: Claim, embedder: str | None = None) -> Brief:
     """The brief of the claimed candidate. Raises NoResultFound when a parent is not there."""
-    return brief_of(session, claim.candidate)
+    return brief_of(session, claim.candidate, embedder)
 
 
-def brief_of(session: Session, candidate_id: str) -> Brief:
-    """The brief of a candidate that is to be proposed. Raises NoResultFound when a parent is not there."""
+def brief_of(session: Session, candidate_id: str, embedder: str | None = None) -> Brief:
+    """The brief of a candidate that is to be proposed; what is known is looked up with the vectors of the `embedder`,
+    if one is named. Raises NoResultFound when a parent is not there."""
     candidate = session.get_one(Candidate, candidate_id)
     job = jobs.fetch_job(session, candidate.job_id)
     problem = session.get_one(Problem, job.problem_hash)
@@ -60,9 +61,8 @@ def brief_of(session: Session, candidate_id: str) -> Brief:
         whole_file=_edit_failed(session, candidate),
     )
     if candidate.proposer != Proposer.BUILTIN:
-        request = replace(
-            request, knowledge=knowledge_for(session, job, candidate, request, _bound(session, candidate))
-        )
+        bound = _bound(session, candidate)
+        request = replace(request, knowledge=knowledge_for(session, job, candidate, request, bound, embedder))
     elif candidate.operator == Operator.TUNE:
         request = replace(request, hints=hints_for(session, job, candidate, request))
     elif candidate.operator == Operator.SEED:

@@ -76,6 +76,33 @@ def ring_all(doorbells: Iterable[Doorbell]) -> int:
     return rung
 
 
+def ring_once(doorbell: Doorbell, every_s: int) -> bool:
+    """Ring for something that is no row, unless that was done within `every_s` and nobody has `heard` it since.
+
+    Redis remembers it, beside the message: what loses one loses the other.
+    """
+    try:
+        with producer().connection_for_read() as connection, connection.channel() as channel:
+            fresh = channel.client.set(_mark(doorbell[2]), "", nx=True, ex=every_s)
+    except (OperationalError, RedisError, OSError) as error:
+        log.warning("doorbell.lost", queue=doorbell[1], kind=doorbell[2], error=str(error))
+        return False
+    return bool(fresh) and ring(*doorbell)
+
+
+def heard(kind: str) -> None:
+    """What `ring_once` rang for is done, and may be rung for again at once."""
+    try:
+        with producer().connection_for_read() as connection, connection.channel() as channel:
+            channel.client.delete(_mark(kind))
+    except (OperationalError, RedisError, OSError) as error:
+        log.warning("doorbell.not_reset", kind=kind, error=str(error))
+
+
+def _mark(kind: str) -> str:
+    return f"rung.{kind}"
+
+
 def ring_missing(doorbells: Iterable[Doorbell]) -> int:
     """Ring only for what is not already waiting in Redis, so that a long backlog does not fill it with repeats.
 

@@ -37,7 +37,7 @@ def propose(here: Runtime, claim: Claim) -> None:
     meanwhile.
     """
     with here.transaction() as session:
-        brief = read_brief(session, claim)
+        brief = read_brief(session, claim, here.settings.embedding_model)
     if brief.request.operator == Operator.TUNE and brief.proposer == Proposer.BUILTIN:
         _tune(here, claim, brief)
         return

@@ -25,18 +25,24 @@ log = structlog.get_logger(__name__)
 
 
 def knowledge_for(
-    session: Session, job: Job, candidate: Candidate, request: ProposalRequest, bound: str = ""
+    session: Session,
+    job: Job,
+    candidate: Candidate,
+    request: ProposalRequest,
+    bound: str = "",
+    embedder: str | None = None,
 ) -> tuple[Knowledge, ...]:
     """What the candidate's prompt is to say is known; empty where the dice keep it without.
 
     The first attempt decides. A second one reads what the first wrote, so that the prompt of a call that was paid for
-    can be made again though the knowledge base has changed since.
+    can be made again though the knowledge base has changed since. Vectors of the `embedder` count where they are stored
+    already: none is asked for here.
     """
     if _undecided(session, candidate):
         question = question_of(
             request, problem_hash=job.problem_hash, key=f"{job.problem_hash} {job.seed}", bound=bound
         )
-        found = recall(question, Shelf(session))
+        found = recall(question, Shelf(session, embedder))
         store_uses(session, candidate.id, retrieval=found.retrieval, uses=_rows(found))
         log.info("knowledge.recalled", retrieval=found.retrieval, items=len(found.uses), shown=len(found.knowledge))
     return shown(uses_of(session, candidate.id))

@@ -12,9 +12,9 @@ from typing import Any, Final, ParamSpec
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from db import ledger, recovery, requests, workers
+from db import ledger, meanings, recovery, requests, workers
 from db.ledger import Claim, Fenced
-from db.vocabulary import WorkKind, WorkState
+from db.vocabulary import QUEUE_LLM, WorkKind, WorkState
 from worker import client, runtime
 from worker.admitting import admit
 from worker.advancing import advance
@@ -39,6 +39,9 @@ HANDLERS: Final[Mapping[WorkKind, Callable[[Runtime, Claim], None]]] = {
     WorkKind.LEARN: learn,
 }
 MAX_BACKOFF_S: Final = 60.0
+EMBED: Final = "embed"
+EMBED_EVERY_S: Final = 60
+"""At most so often texts are embedded while that fails, or while nobody answers."""
 
 
 def serve(work_id: str) -> None:
@@ -141,6 +144,16 @@ def draft_task(request_id: str) -> None:
     draft(runtime.current(), request_id)
 
 
+@_task("kernelwright.embed")
+def embed_task(embedder: str) -> None:
+    """Embed what the knowledge base holds, by this worker's own setting: the message's is a hint."""
+    # Needs litellm, as drafting does.
+    from worker.embedding import embed
+
+    if embed(runtime.current()):
+        client.heard(EMBED)
+
+
 @_task("kernelwright.learn")
 def learn_task(work_id: str) -> None:
     """Learn from a job that has ended."""
@@ -163,9 +176,13 @@ def reap(here: Runtime) -> recovery.Reaped:
         woken = recovery.wake_idle_jobs(session)
         silent = ledger.to_ring(session)
         drafts = requests.reap_requests(session)
+        embedder = here.settings.embedding_model
+        unembedded = embedder is not None and meanings.lacks(session, embedder)
     if reaped.requeued or reaped.dead or gone or woken:
         log.info("reaper.acted", requeued=reaped.requeued, dead=reaped.dead, workers_gone=len(gone), woken=len(woken))
     client.ring_all(ledger.take_doorbells(session))
     client.ring_missing(silent)
     client.ring_all(drafts)
+    if unembedded:
+        client.ring_once((str(embedder), QUEUE_LLM, EMBED), EMBED_EVERY_S)
     return reaped

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from search.hardware import kin, widening
 from search.knowledge.fingerprints import fingerprint
@@ -12,6 +12,9 @@ from search.knowledge.texts import query_terms
 from search.proposing import ProposalRequest
 from search.retrieval import Query
 from search.types import Operator
+
+PROBLEM_PREFIX: Final = "problem:"
+"""Of a problem's id among those of items with a meaning; its hash follows."""
 
 
 class Stored(Protocol):
@@ -110,6 +113,11 @@ class Shelf(Protocol):
 
     def texts(self, ids: Sequence[str]) -> Mapping[str, tuple[str, str]]:
         """Title and text of some of them."""
+        ...
+
+    def meanings(self, ids: Sequence[str]) -> Mapping[str, bytes]:
+        """Vectors by a model of those among the items and problems that have one, all of one embedder and packed
+        (`search.knowledge.embedding.pack`). Nothing without an embedder."""
         ...
 
     def retired(self) -> Collection[str]:

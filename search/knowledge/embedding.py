@@ -2,8 +2,8 @@
 
 Each word and each trigram of it adds a signed share to one of 256 places (Weinberger et al., Feature hashing for large
 scale multitask learning, arXiv 0902.2206); vectors are normalised and stored as one byte a place. Words that are
-spelt alike meet, which the full-text part cannot see; meaning beyond spelling needs a real model: give `Embedder`s of
-other names and vectors of other lengths the same place, they are only compared with their own kind.
+spelt alike meet, which the full-text part cannot see; meaning beyond spelling needs a model
+(docs/knowledge.md), whose vectors are packed alike and only compared with their own kind.
 """
 
 from __future__ import annotations

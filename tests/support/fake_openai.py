@@ -1,4 +1,4 @@
-"""A real HTTP server that speaks OpenAI's chat completions and answers from a script.
+"""A real HTTP server that speaks OpenAI's chat completions and embeddings, and answers from a script.
 
 In a test:
 
@@ -12,18 +12,20 @@ As a process, for a worker in another one (SIGTERM or Ctrl-C ends it; the first 
 
 A script is a JSON list of answers, each an object with the fields of `Answer`. Answers are used in order, each once
 unless it says `"repeat": true`; one with a `match` only for requests whose text matches that regular expression. A
-request that finds no answer gets a 400 that says so. `GET /requests` tells what was asked so far.
+request that finds no answer gets a 400 that says so. An answer to a request for embeddings has the vectors of its
+script, or for each text one that follows from its hash. `GET /requests` tells what was asked so far.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import re
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -44,6 +46,8 @@ class Answer:
     finish_reason: str = "stop"
     refusal: str | None = None
     usage: Mapping[str, Any] | None = field(default_factory=lambda: {"prompt_tokens": 1000, "completion_tokens": 500})
+    vectors: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Of texts to embed, by a regular expression that they match; others get one that follows from their hash."""
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     body: Any = None
@@ -72,8 +76,13 @@ class Request:
 
     @property
     def text(self) -> str:
-        """All messages, one after another."""
-        return "\n".join(str(message["content"]) for message in self.body.get("messages", []))
+        """All messages, or all texts to embed, one after another."""
+        return "\n".join([*(str(message["content"]) for message in self.body.get("messages", [])), *self.texts])
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts to embed."""
+        return [str(text) for text in self.body.get("input", [])]
 
 
 class FakeOpenAI:
@@ -167,6 +176,8 @@ def _payload(answer: Answer, request: Request) -> bytes:
         message = answer.error or f"scripted status {answer.status}"
         kind = "server_error" if answer.status >= 500 else "invalid_request_error"
         return json.dumps({"error": {"message": message, "type": kind, "code": answer.error_code}}).encode()
+    if request.path.endswith("/embeddings"):
+        return json.dumps(_embeddings(answer, request)).encode()
     completion: dict[str, Any] = {
         "id": "chatcmpl-1",
         "object": "chat.completion",
@@ -184,6 +195,23 @@ def _payload(answer: Answer, request: Request) -> bytes:
         total = answer.usage.get("prompt_tokens", 0) + answer.usage.get("completion_tokens", 0)
         completion["usage"] = {"total_tokens": total, **answer.usage}
     return json.dumps(completion).encode()
+
+
+def _embeddings(answer: Answer, request: Request) -> dict[str, Any]:
+    vectors = [_vector(answer, text) for text in request.texts]
+    data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)]
+    found: dict[str, Any] = {"object": "list", "model": request.body.get("model", ""), "data": data}
+    if answer.usage is not None:
+        tokens = answer.usage.get("prompt_tokens", 0)
+        found["usage"] = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return found
+
+
+def _vector(answer: Answer, text: str) -> list[float]:
+    for pattern, vector in answer.vectors.items():
+        if re.search(pattern, text):
+            return list(vector)
+    return [byte / 255 for byte in hashlib.sha256(text.encode()).digest()[:8]]
 
 
 def main() -> None:

@@ -25,6 +25,8 @@ from tests.integration.api.server import serving
 
 BODY: dict[str, Any] = {"problem": "softmax", "target": {"hardware": "cpu", "language": "cpp"}}
 DATABASE = "test_api"
+EMBEDDER = "openai/embedder-of-the-tests"
+"""Whose vectors the server reads. It asks nobody for any."""
 
 
 class Bells:
@@ -66,7 +68,7 @@ def api_url(
     api_database: Engine, valkey: EmbeddedValkey, postgres: EmbeddedPostgres, api_bells: Bells
 ) -> Iterator[str]:
     database_url = SecretStr(postgres.url_for(DATABASE))
-    settings = Settings(database_url=database_url, redis_url=SecretStr(valkey.url))
+    settings = Settings(database_url=database_url, redis_url=SecretStr(valkey.url), embedding_model=EMBEDDER)
     with serving(create_app(settings, ring=api_bells)) as url:
         yield url
 

@@ -11,10 +11,12 @@ from typer.testing import CliRunner
 
 from cli import main
 from cli.client import ApiError, Client, Job
-from db import knowledge, lessons
+from db import knowledge, lessons, meanings
 from db.knowledge import NewUse
 from db.lessons import NewEvidence, Settled
-from search.knowledge.embedding import HashingEmbedder
+from problems.catalog import bundled
+from search.knowledge.embedding import HashingEmbedder, pack
+from tests.integration.api.conftest import EMBEDDER
 from tests.integration.api.history import History
 
 ERROR = "cannot: error: '_mm512_foo_ps' was not declared in this scope (build_error)"
@@ -57,6 +59,25 @@ def test_what_is_known_for_a_problem_comes_with_the_ranks_of_its_parts(client: C
     assert [fact["rank"] for fact in facts] == [1, 2, 3]
     assert any("softmax" in fact["id"] for fact in facts)
     assert all("structured" in item["ranks"] and item["text"] for item in found)
+
+
+def test_what_is_known_for_a_problem_comes_with_the_meaning_where_both_have_a_vector(
+    client: Client, lesson_id: str, sessions: sessionmaker[Session]
+) -> None:
+    with sessions.begin() as session:
+        claimed = meanings.claim(session, EMBEDDER)
+        assert {item.item_id for item in claimed} == {lesson_id, f"problem:{bundled()['softmax'].source_hash}"}
+    for stored in (claimed[:1], claimed[1:]):
+        (lesson,) = [
+            item
+            for item in client.get("/v1/knowledge", **TARGET, problem="softmax")["data"]
+            if item["kind"] == "lesson"
+        ]
+        assert "meaning" not in lesson["ranks"]
+        with sessions.begin() as session:
+            meanings.store(session, EMBEDDER, stored, [pack([1.0, 2.0])], None)
+    found = client.get("/v1/knowledge", **TARGET, problem="softmax")["data"]
+    assert [item["ranks"].get("meaning") for item in found if item["kind"] == "lesson"] == [1]
 
 
 def test_an_error_message_finds_its_lesson_by_spelling(client: Client, lesson_id: str) -> None:

@@ -40,6 +40,8 @@ def test_ringing_without_redis_is_no_error(
     assert not client.ring("work_1", "cpu", "evaluate")
     assert client.ring_all([("work_1", "cpu", "evaluate"), ("work_2", "cpu", "evaluate")]) == 0
     assert client.ring_missing([("work_1", "cpu", "evaluate")]) == 0
+    assert not client.ring_once(("a", "llm", "embed"), 60)
+    client.heard("embed")
 
 
 def test_only_what_is_not_waiting_is_rung(configured: Settings, broker: Redis) -> None:
@@ -50,3 +52,15 @@ def test_only_what_is_not_waiting_is_rung(configured: Settings, broker: Redis) -
     assert client.ring_missing(bells) == 0
     broker.flushall()
     assert client.ring_missing(bells) == 4
+
+
+def test_what_is_no_row_is_rung_for_once_until_it_was_heard(configured: Settings, broker: Redis) -> None:
+    bell = ("a model", "llm", "embed")
+    assert [client.ring_once(bell, 60) for _ in range(2)] == [True, False]
+    client.heard("another")
+    assert not client.ring_once(bell, 60)
+    client.heard("embed")
+    assert client.ring_once(bell, 60)
+    assert messages(broker, "llm") == ["['a model']"] * 2
+    (mark,) = [key for key in broker.scan_iter() if "rung" in str(key)]
+    assert str(mark).startswith(client.KEY_PREFIX) and 0 < broker.ttl(mark) <= 60  # type: ignore[operator]

@@ -9,7 +9,7 @@ import pytest
 
 from problems.catalog import bundled
 from search.knowledge.asking import Narrowing, Question, question_of
-from search.knowledge.embedding import NAME, HashingEmbedder
+from search.knowledge.embedding import NAME, HashingEmbedder, pack
 from search.knowledge.holdout import item_dice, retrieval_on
 from search.knowledge.ranking import FACT, KERNEL, LESSON, ranked_items, rarities
 from search.knowledge.recall import QUOTAS, knowledge_for, recall
@@ -43,6 +43,7 @@ class ListShelf:
     gone: frozenset[str] = frozenset()
     asked: list[Narrowing] = field(default_factory=list)
     length: int = 20
+    vectors: Mapping[str, bytes] = field(default_factory=dict)
 
     def narrow(self, narrowing: Narrowing) -> Sequence[Kept]:
         self.asked.append(narrowing)
@@ -53,6 +54,9 @@ class ListShelf:
 
     def texts(self, ids: Sequence[str]) -> Mapping[str, tuple[str, str]]:
         return {item_id: (f"title of {item_id}", "x" * self.length) for item_id in ids}
+
+    def meanings(self, ids: Sequence[str]) -> Mapping[str, bytes]:
+        return {item_id: self.vectors[item_id] for item_id in ids if item_id in self.vectors}
 
     def retired(self) -> frozenset[str]:
         return self.gone
@@ -104,6 +108,43 @@ def test_each_part_has_its_say(better: Kept, worse: Kept) -> None:
 def test_a_vector_of_another_kind_is_not_compared() -> None:
     stranger = Kept("a", embedder="another", embedding=HashingEmbedder().embed("softmax"))
     assert "vector" not in ranked_items(ASKED, ListShelf([stranger]))[KERNEL][0].ranks
+
+
+OF_THIS, NEAR, FAR = pack([1.0, 0.0]), pack([0.9, 0.1]), pack([0.1, 0.9])
+KNOWN = replace(ASKED, problem_hash="hash")
+
+
+@pytest.mark.parametrize("kind", [KERNEL, LESSON])
+def test_what_means_the_same_comes_first_where_all_else_is_equal(kind: str) -> None:
+    items = [Kept("a", kind), Kept("b", kind), Kept("c", kind)]
+    shelf = ListShelf(items, vectors={"problem:hash": OF_THIS, "a": FAR, "b": NEAR, "c": pack([-1.0, 0.0])})
+    found = ranked_items(KNOWN, shelf)[kind]
+    assert [hit.id for hit in found] == ["b", "a", "c"]
+    assert [hit.ranks.get("meaning") for hit in found] == [1, 2, None]
+
+
+@pytest.mark.parametrize(
+    ("question", "vectors"),
+    [
+        (KNOWN, {}),
+        (KNOWN, {"a": FAR, "b": NEAR}),
+        (KNOWN, {"problem:hash": OF_THIS}),
+        (KNOWN, {"problem:another": OF_THIS, "a": FAR, "b": NEAR}),
+        (KNOWN, {"problem:hash": OF_THIS, "b": pack([0.9, 0.1, 0.1])}),
+        (ASKED, {"problem:": OF_THIS, "a": FAR, "b": NEAR}),
+    ],
+    ids=["no vectors", "none of the problem", "none of the items", "another problem", "another length", "only words"],
+)
+def test_without_meanings_to_compare_all_is_as_before(question: Question, vectors: Mapping[str, bytes]) -> None:
+    items = [Kept("a", terms="softmax"), Kept("b", worth=2.0), Kept("lesson", LESSON)]
+    without, found = (ranked_items(question, ListShelf(items, vectors=each)) for each in ({}, vectors))
+    assert found == without
+    assert all("meaning" not in hit.ranks for hits in found.values() for hit in hits)
+
+
+def test_the_meaning_does_not_outweigh_the_very_problem() -> None:
+    shelf = ListShelf([Kept("a"), Kept("b", exact=True)], vectors={"problem:hash": OF_THIS, "a": NEAR, "b": FAR})
+    assert ranked_items(KNOWN, shelf)[KERNEL][0].id == "b"
 
 
 def test_an_error_of_its_own_comes_before_everything() -> None:
