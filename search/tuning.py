@@ -34,7 +34,7 @@ NEIGHBOURS_FROM = 3
 MODEL_PERIOD = 3
 """From the third trial on, every third suggestion is the model's and the others are neighbours of the best."""
 
-MODELLED_FROM = 3
+MODELLED_FROM = 2
 MAX_MODELLED = 5_000
 """The Gaussian process takes over after so many trials, the first of them picked by the dice, and looks at every free
 configuration of a space of at most so many: 20 ms for a thousand of them."""
