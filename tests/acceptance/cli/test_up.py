@@ -101,7 +101,8 @@ def test_a_life_from_start_to_ctrl_c(user: str) -> None:
         assert wait_for_none(home, wait_s=0) == []
 
 
-@pytest.mark.parametrize("victim", [pytest.param("guard", marks=pytest.mark.exhaustive), "supervisor"])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("victim", ["guard", "supervisor"])
 def test_after_a_kill_nothing_runs_and_the_next_start_finds_the_job(home: Path, victim: str) -> None:
     with running(home, queues="control") as (process, url):
         job = call(f"{url}/v1/jobs", SOFTMAX)

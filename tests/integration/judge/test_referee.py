@@ -248,6 +248,7 @@ def test_a_reference_that_fails_is_the_problems_fault_not_the_candidates(judge: 
         judge.evaluate(EvaluationRequest("c", CPP, "broken", broken, "cpu", "cpp"))
 
 
+@pytest.mark.exhaustive
 def test_where_the_devices_memory_is_taken_judges_take_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     exchange = client._exchange
     monkeypatch.setattr(client, "_exchange", lambda *what: (exchange(*what) or {}) | {"crowded": True})
