@@ -106,3 +106,23 @@ def test_only_an_empty_softmax_becomes_zero() -> None:
     assert found[0].tolist() == [0.0, 0.0]
     assert bool(found[1].isnan().any())
     assert found[2].tolist() == [0.0, 1.0]
+
+
+def test_what_cancels_in_float32_is_no_better_in_16_bits() -> None:
+    """Eager's two roundings of the first row are each other's opposite, so it is exactly zero there: luck."""
+    x = torch.randn(32, 64).bfloat16()
+    case = _case(
+        "wide = x.to(torch.promote_types(x.dtype, torch.float32))\n"
+        "        t, u = wide / 3.0, -wide / 3.0\n"
+        "        return torch.cat([(t + u)[:1] * 1e4, t[1:] * 1e-3]).to(x.dtype)",
+        x,
+    )
+    third = x.float() * torch.tensor(1 / 3)
+    honest = torch.cat([(third - x.float() / 3.0)[:1] * 1e4, third[1:] * 1e-3]).bfloat16()
+    assert not bool(case.eager[0][0].any()) and bool(honest[0].any())
+    assert case.judge((honest,))[0].passed
+
+
+def test_sixteen_bit_results_that_do_not_cancel_keep_their_tolerance() -> None:
+    (limit,) = _case("return x / 3.0", torch.randn(32, 64).bfloat16()).tolerances
+    assert limit.accept_error < 4e-3 and limit.threshold < 0.04
