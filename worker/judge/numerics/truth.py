@@ -41,8 +41,8 @@ enough that an exponential of it, times a mask's zero, is zero and not NaN."""
 _FEWEST = 2
 """Cases that are made whatever memory they take."""
 _COMPUTED_IN_FP32 = frozenset({torch.float32, torch.float16, torch.bfloat16})
-"""Types whose honest kernels compute in float32. What cancels there is as far off in 16 bits: two tokens' gradients of one
-row, 1,000 times as large as other rows, left 3 % of a row's allowed size where eager left nothing, by luck (measured)."""
+"""Types whose honest kernels compute in float32. What cancels there is as far off in 16 bits: two tokens' gradients of
+one row, 1,000 times as large as other rows, left 3 % of a row's size where eager left nothing, by luck (measured)."""
 _ROUNDINGS = 16.0
 """Roundings that one operation may hide: as many as `numerics` accepts of any float32 result (12 to 21 in a sequential
 sum, measured), here times what one rounding of each operation does to this result. Softmax's gradient on rows that are
