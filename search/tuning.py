@@ -36,8 +36,8 @@ MODEL_PERIOD = 3
 
 MODELLED_FROM = 2
 MAX_MODELLED = 5_000
-"""The Gaussian process takes over after so many trials, the first of them picked by the dice, and looks at every free
-configuration of a space of at most so many: 20 ms for a thousand of them."""
+"""The Gaussian process takes over after so many trials (the configuration as it is, and one picked by the dice), and
+looks at every free configuration of a space of at most so many: 20 ms for a thousand of them."""
 
 MAX_ASKS = 40
 """Suggestions of the optimiser that may turn out to be tried or forbidden before a free one is picked by the dice."""

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.policy.intervals import mean_difference, median_interval, win_rate
-from benchmarks.policy.live import BUDGET, FILE, SEEDS, Notes, searches
-from benchmarks.policy.live import BUILTIN as OURS
+from benchmarks.policy.live import BUDGET, BUILTIN, FILE, SEEDS, Notes, searches
+
+OURS = BUILTIN
 
 
 def figures(seeds: int = SEEDS) -> dict[str, Any] | None:
