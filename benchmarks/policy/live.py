@@ -42,6 +42,8 @@ log = structlog.get_logger()
 
 PROBLEMS = ("softmax", "residual_rmsnorm", "cumsum")
 SEEDS, QUICK_SEEDS = 20, 5
+FIRST_SEED = 20
+"""The policies were made while looking at searches with the seeds 0 to 19; these they have not seen."""
 BUDGET = 30
 SLOTS = 2
 FILE = DATA / "live.jsonl"
@@ -228,7 +230,7 @@ def searches(
         name: {problem: [] for problem in problems} for name in contenders()
     }
     for problem in problems:
-        for seed in range(seeds):
+        for seed in range(FIRST_SEED, FIRST_SEED + seeds):
             try:
                 found = {
                     name: curve_of(LiveSearch(problem, policy, seed, notes).run())

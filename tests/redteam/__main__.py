@@ -45,7 +45,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--home", type=Path, help="keep compiled baselines here; default: a folder that is removed")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every result here, as soon as it is known")
     parser.add_argument("--resume", action="store_true", help="skip what --json's file has, unless it changed since")
-    parser.add_argument("--jobs", type=int, default=1, help="judges side by side, each with a home of its own")
+    parser.add_argument("--jobs", type=int, default=1, help="judges side by side; on a CPU each has a home of its own")
     arguments = parser.parse_args()
     if arguments.resume and not arguments.json:
         parser.error("--resume needs --json: the file to go on with")

@@ -87,8 +87,9 @@ def judge_all(
 ) -> list[Outcome]:
     """Judge every entry, those of one problem after another, because a judge process serves one problem.
 
-    With several `jobs` problems are dealt to so many judges, each with a home of its own: they do not wait for each
-    other's timing, so the figures are rougher than those of one.
+    With several `jobs` problems are dealt to so many judges. On a GPU they share a home, and with it the lease: who is
+    timing has the device alone. On a CPU each has its own: they do not wait for each other, so the figures are
+    rougher than those of one.
     """
     left: queue.SimpleQueue[list[Entry]] = queue.SimpleQueue()
     for dealt in _by_problem(entries):
@@ -97,7 +98,7 @@ def judge_all(
     lock = threading.Lock()
 
     def serve(number: int) -> None:
-        own_home = home / f"job{number}" if jobs > 1 else home
+        own_home = home / f"job{number}" if jobs > 1 and hardware == "cpu" else home
         own_home.mkdir(parents=True, exist_ok=True)
         with Judge(JudgeOptions(home=own_home, hardware=hardware, eager_only=True)) as judge:
             while not left.empty():

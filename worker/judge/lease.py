@@ -20,26 +20,27 @@ class DeviceLease:
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / f"{device_name}.lock"
         self.held_s = 0.0
-        """Seconds for which this process held the device, in either mode."""
+        """Seconds for which this process held the device, in either mode, where they were counted."""
 
     @contextmanager
-    def shared(self) -> Iterator[None]:
-        """Hold the device together with other verifications."""
-        with self._locked(fcntl.LOCK_SH):
+    def shared(self, *, counted: bool = True) -> Iterator[None]:
+        """Hold the device together with other verifications. Not `counted`: what all candidates of a problem need, and
+        the first of them should not pay for."""
+        with self._locked(fcntl.LOCK_SH, counted=counted):
             yield
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Hold the device alone."""
-        with self._locked(fcntl.LOCK_EX):
+        with self._locked(fcntl.LOCK_EX, counted=True):
             yield
 
     @contextmanager
-    def _locked(self, mode: int) -> Iterator[None]:
+    def _locked(self, mode: int, *, counted: bool) -> Iterator[None]:
         with self._path.open("w") as file:
             fcntl.flock(file, mode)
             start = time.monotonic()
             try:
                 yield
             finally:
-                self.held_s += time.monotonic() - start
+                self.held_s += (time.monotonic() - start) * counted

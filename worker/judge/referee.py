@@ -207,12 +207,14 @@ class Referee:
         evaluation = trial.evaluation
         trial.runner.freeze()  # nothing of the candidate's runs while the device's ceilings are measured
         summarise(evaluation, timings, self.device)
-        evaluation.checks.append(self._floor.check(trial.exhibits.workloads, evaluation))
+        with self._lease.exclusive():
+            evaluation.checks.append(self._floor.check(trial.exhibits.workloads, evaluation))
         trial.runner.thaw()
 
     def _time(self, trial: Trial) -> list[Timings]:
         """Every workload against its baselines, alone on the device."""
-        baselines = self.baselines_of(trial.exhibits)
+        with self._lease.shared(counted=False):
+            baselines = self.baselines_of(trial.exhibits)
         trial.evaluation.environment = {"baselines_missing": baselines.missing}
         pace = self._pace.shared_by(len(trial.exhibits.workloads))
         timings = []

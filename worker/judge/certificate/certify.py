@@ -110,7 +110,7 @@ def run_check(
     """One check in a runner of its own; its rows and its reason to refuse go into the report."""
     rows: list[Check] = []
     try:
-        with staged(parts, request, unlimited=name == _ASAN) as trial:
+        with staged(parts, request, unlimited=name == _ASAN, alone=name == leak.NAME) as trial:
             rows = trial.evaluation.checks
             check(trial)
     except NotApplicable as why:

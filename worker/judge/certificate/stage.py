@@ -44,15 +44,18 @@ class SystemBench(Workbench):
 
 
 @contextmanager
-def staged(parts: RefereeParts, request: EvaluationRequest, *, unlimited: bool = False) -> Iterator[Trial]:
+def staged(
+    parts: RefereeParts, request: EvaluationRequest, *, unlimited: bool = False, alone: bool = False
+) -> Iterator[Trial]:
     """A trial whose only bench holds the smallest workload. Its evaluation collects rows for the certificate alone.
 
-    Raises Fault when the candidate, which was judged right before, fails to load or to run here.
+    `alone`: no other judge uses the device meanwhile. Raises Fault when the candidate, which was judged right before,
+    fails to load or to run here.
     """
     exhibit = parts.exhibits.workloads[0]
     evaluation = Evaluation(request.candidate_id)
     rng = random.Random(secrets.randbits(64))
-    with parts.runner(unlimited) as runner, parts.lease.shared():
+    with parts.runner(unlimited) as runner, parts.lease.exclusive() if alone else parts.lease.shared():
         message = {"op": "load", "subject": SUBJECT, "source": request.candidate_source, "class": "ModelNew"}
         runner.ask(message | {"compile": None}, _LOAD_LIMIT_S)
         bench = SystemBench(runner, exhibit.instance, exhibit.cases, parts.device, _SLOTS)

@@ -87,6 +87,7 @@ class Workbench:
             self._view(ref).copy_(tensor)
         self._loaded: list[tuple[Any, ...] | None] = [None] * slots
         self._views = [[self._view(ref) for ref in slot.refs] for slot in self._slots]
+        self._settle()  # a busy device copies late, and the runner would make its model of zeros
         handle, fds = self._arena.handle()
         runner.ask(
             {"op": "arena", "workload": self.name, "arena": handle, "device": device},

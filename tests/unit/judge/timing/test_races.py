@@ -1,15 +1,18 @@
-"""When a race is over: how well the difference must be known."""
+"""When a race is over: how well the difference must be known, and when it is run again."""
 
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from worker.judge.timing.clocks import Plan, Sample
+from worker.judge.timing.clocks import DeviceClock, Plan, Sample
+from worker.judge.timing.fresh import Fresh
 from worker.judge.timing.pace import Pace
 from worker.judge.timing.races import _Race
+from worker.judge.verdict import Fault, Verdict
 
 
 def _race() -> _Race:
@@ -48,3 +51,39 @@ def test_of_several_workloads_each_may_be_known_less_well_since_their_mean_is_wh
 ) -> None:
     shared = Pace(1.0, 2.0, 99, wanted=0.01).shared_by(workloads)
     assert shared == Pace(1.0, 2.0, 99, wanted=pytest.approx(wanted))
+
+
+class _Device(_Race):
+    """A race on a device whose overheads are dictated: one list of seconds for each time that they are measured."""
+
+    def __init__(self, overheads_s: list[float]) -> None:
+        clocks = []
+        for name in ("candidate", "eager"):
+            clock = object.__new__(DeviceClock)
+            clock.contender, clock.cost_s = cast(Any, SimpleNamespace(name=name)), 0.1
+            clocks.append(clock)
+        exhibit = cast(Any, SimpleNamespace(name="only"))
+        super().__init__(clocks, exhibit, random.Random(0), Pace(1.0, 1.0, 9), None)
+        self._overheads_s = overheads_s
+
+    def _warm_up(self, fresh: Fresh) -> None: ...
+
+    def _cool(self) -> None: ...
+
+    def _round(self, fresh: Fresh, number: int) -> list[Sample]:
+        if number == 0:
+            self._overhead_s = self._overheads_s.pop(0)
+        self._plan.null_s.append(self._overhead_s)
+        self._plan.keep_s.append(0.0)
+        return [Sample(16e-3, 0.0, 0.0, 0, None), Sample(16.1e-3, 0.0, 0.0, 0, None)]
+
+
+def test_calls_that_were_over_too_soon_are_timed_again_before_anything_is_said_of_them() -> None:
+    timings = _Device([17e-3, 15e-3]).run(cast(Any, None))
+    assert timings.latency_us("candidate") == pytest.approx(1000)
+
+
+def test_calls_that_are_always_over_too_soon_are_suspicious() -> None:
+    with pytest.raises(Fault, match="sooner than the waiting") as caught:
+        _Device([17e-3, 17e-3]).run(cast(Any, None))
+    assert caught.value.verdict is Verdict.SUSPICIOUS

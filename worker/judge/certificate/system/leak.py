@@ -1,7 +1,8 @@
 """Leak slope: memory over a thousand calls whose results are dropped, in bytes a call.
 
-The judge reads the figure: resident memory from /proc on a CPU, used device memory from the driver on a GPU. The slope
-is Theil and Sen's (the median over all pairs of points), so that a single jump of an allocator does not count.
+The judge reads the figure: resident memory from /proc on a CPU, used device memory from the driver on a GPU, where the
+check has the device to itself, because the driver counts everyone's. The slope is Theil and Sen's (the median over all
+pairs of points), so that a single jump of an allocator does not count.
 """
 
 from __future__ import annotations
