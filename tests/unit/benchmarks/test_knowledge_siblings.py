@@ -35,8 +35,8 @@ def test_who_is_told_what_won_for_a_sibling_is_there_with_the_first_evaluation(
     pairs = [(solved.name, new.name) for solved, new in siblings(spaces)]
     assert pairs == [("layernorm.a", "residual_rmsnorm.b"), ("residual_rmsnorm.b", "layernorm.a")]
     found = compare(spaces[0], spaces[2])
-    assert found["told"] == [1, 1, 1]
-    assert found["cold_median"] > 1
+    assert [run["told"] for run in found["runs"]] == [1, 1, 1]
+    assert all(run["cold"] > 1 and run["reachable"] for run in found["runs"])
     assert summary([found]) | {"pairs_in_half": 1, "pairs_behind": 0, "told_median": 1} == summary([found])
     assert found["best_gain"] == pytest.approx(((220 + 4) / 101) ** 0.5, abs=1e-3)
 
@@ -48,8 +48,13 @@ def test_who_is_told_of_a_poor_configuration_begins_with_the_recipe_as_it_is_all
     record(tmp_path, "layernorm.a", best=13)
     record(tmp_path, "residual_rmsnorm.b", best=1)
     found = compare(*recorded(tmp_path))
-    assert found["target_gain_median"] < 1.03
-    assert found["told"] == [2], "the sibling's best is far off here, and the recipe as written is near the best"
+    (run,) = found["runs"]
+    assert found["best_gain"] < 1.03 and run["told"] == 2, (
+        "its best is far off here, the recipe as written near the best"
+    )
+    assert run["gained"] > 1.3 and not run["reachable"]
+    total = summary([found])
+    assert total["reachable"] == total["pairs"] == 0 and total["told_median_to_the_best"] == 2
 
 
 @pytest.mark.parametrize(
