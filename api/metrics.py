@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 from fastapi import APIRouter, Depends, Request, Response
-from prometheus_client import CollectorRegistry, Counter, Histogram, Info
+from prometheus_client import CollectorRegistry, Counter, Histogram, Info, disable_created_metrics
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.process_collector import ProcessCollector
 from starlette.types import Scope
@@ -26,6 +26,9 @@ METHODS: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST",
 SECONDS: Final = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 UNMATCHED: Final = "unmatched"
 """The route of what leads nowhere: an address that anybody invents must not become a label."""
+
+# A time stamp beside each counter would double the series, and Prometheus has no use for it.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 _WAITS: Final = re.compile(rb"(?:^|&)wait=")
 

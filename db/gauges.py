@@ -1,6 +1,6 @@
 """What a dashboard asks of the database as a whole: queues, leases, live jobs, workers, and what was spent today.
 
-Two snapshots: `read_live` costs a few index scans over live rows (a millisecond or two), `read_spending` sums the rows
+Two snapshots: `read_live` costs a few index scans over live rows (milliseconds), `read_spending` sums the rows
 of today and of the keys that have caps (tens of milliseconds on a busy day), so it is read less often.
 """
 
