@@ -39,6 +39,7 @@ OPERATIONS = {
 def test_the_surface_is_this_and_no_other() -> None:
     assert sorted(OPERATIONS) == [
         "GET /healthz",
+        "GET /metrics",
         "GET /readyz",
         "GET /v1/candidates/{candidate_id}",
         "GET /v1/candidates/{candidate_id}/knowledge",
