@@ -28,6 +28,7 @@ from api import (
     problems,
     recording,
     requests,
+    summary,
     workers,
 )
 from api.deps import Services
@@ -97,6 +98,7 @@ def create_app(settings: Settings | None = None, *, ring: Ring | None = None) ->
         problems,
         knowledge,
         workers,
+        summary,
         health,
     )
     for resource in resources:

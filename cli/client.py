@@ -48,8 +48,10 @@ from cli.resources import (
     ProblemRef,
     Progress,
     Queue,
+    QueueDepth,
     Stop,
     StopBody,
+    Summary,
     Target,
     Worker,
 )
@@ -83,8 +85,10 @@ __all__ = [
     "ProblemRef",
     "Progress",
     "Queue",
+    "QueueDepth",
     "Stop",
     "StopBody",
+    "Summary",
     "TERMINAL_STATES",
     "Target",
     "Unreachable",
@@ -281,6 +285,18 @@ class Client:
     def workers(self) -> list[Worker]:
         """The workers that the service knows, with what they run on and what they do now."""
         return cast(list[Worker], self._json("GET", "/v1/workers")["data"])
+
+    def set_worker(self, worker_id: str, state: Literal["draining", "active"]) -> Worker:
+        """Drain a worker: it finishes what it does and claims nothing more. Or have it take work again."""
+        return cast(Worker, self._json("PATCH", f"/v1/workers/{_seg(worker_id)}", json={"state": state}))
+
+    def summary(self) -> Summary:
+        """The whole service at a glance: jobs, queues, workers, today's spending, waits."""
+        return cast(Summary, self._json("GET", "/v1/summary"))
+
+    def queues(self) -> list[QueueDepth]:
+        """The queues with their depth, their workers and how long work waited there lately."""
+        return cast(list[QueueDepth], self._json("GET", "/v1/queues")["data"])
 
     def get(self, path: str, **params: Any) -> Any:
         """Any other resource, as the API's JSON; parameters that are None are left out."""

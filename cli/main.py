@@ -57,7 +57,10 @@ COMMANDS = {
     "tell": _Lazy("cli.commands.ask:tell", "Bring back the answers to a job's questions."),
     "problems": _Lazy("cli.commands.catalog:problems", "List the problems that the service knows by name."),
     "knowledge": _Lazy("cli.commands.knowledge:knowledge", "Look up what earlier searches taught, and its worth."),
-    "workers": _Lazy("cli.commands.catalog:workers", "List the workers and what they can do."),
+    "workers": _Lazy("cli.commands.fleet:workers", "List the workers and what they can do; drain or resume one."),
+    "summary": _Lazy(
+        "cli.commands.fleet:summary", "Show the whole service at a glance: jobs, queues, workers, spending."
+    ),
     "evaluate": _Lazy("cli.evaluate:evaluate", "Judge candidates here, alone: no database, no network."),
     "admit": _Lazy("cli.admit:admit", "Say here whether a problem can be judged, and what would pass that must not."),
     "certify": _Lazy("cli.certify:certify", "Judge a finalist here and write its certificate: JSON and a page."),

@@ -263,6 +263,35 @@ class Worker(TypedDict):
     heartbeat_at: str
 
 
+class Wait(TypedDict):
+    """How long work had been ready when it was claimed, over the newest claims of the last hour."""
+
+    claims: int
+    p50_s: float
+    p95_s: float
+
+
+class QueueDepth(TypedDict):
+    name: str
+    ready: int
+    delayed: int
+    running: int
+    oldest_age_s: float
+    workers: int
+    wait: Wait | None
+
+
+class Summary(TypedDict):
+    """The whole service: `jobs` has `live` and `ended_24h` by state, `workers` has `states` and each worker's
+    `current` work, `today` what was spent since midnight UTC."""
+
+    jobs: dict[str, dict[str, int]]
+    queues: list[QueueDepth]
+    workers: dict[str, Any]
+    today: dict[str, Any]
+    wait: Wait | None
+
+
 class JobPage(TypedDict):
     data: list[Job]
     next_cursor: str | None

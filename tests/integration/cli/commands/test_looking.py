@@ -145,6 +145,22 @@ def test_workers(kernelwright: Kernelwright, sessions: sessionmaker[Session]) ->
     assert row["device"] == "NVIDIA H100 80GB HBM3, 3012 GB/s, 702 TFLOP/s"
 
 
+def test_a_worker_is_drained_and_resumed(kernelwright: Kernelwright, sessions: sessionmaker[Session]) -> None:
+    _register(sessions, "box", "cpu")
+    (row,) = _rows(kernelwright("workers").stdout)
+    assert _rows(kernelwright("workers", "--drain", row["id"]).stdout)[0]["state"] == "draining"
+    assert json.loads(kernelwright("workers", "--resume", row["id"], "--json").stdout)["state"] == "active"
+    assert kernelwright("workers", "--resume", "worker_0").returncode == 2
+
+
+def test_the_summary_in_words(kernelwright: Kernelwright, job: Job, sessions: sessionmaker[Session]) -> None:
+    _register(sessions, "box", "cpu")
+    lines = [line.split("\t") for line in kernelwright("summary").stdout.splitlines()]
+    assert lines[0][1].startswith("0 queued, 1 running")
+    assert lines[1] == ["workers", "1 active, 0 draining"]
+    assert [line[0] for line in lines[5:]] == ["control", "cpu"]
+
+
 def test_a_container_is_well_when_its_own_workers_serve_its_queues(
     kernelwright: Kernelwright, sessions: sessionmaker[Session], settings: Settings
 ) -> None:

@@ -1,0 +1,45 @@
+"""The OpenAPI examples of the summary, the queues, leaderboards and comparisons; a test reads each with its model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from api import examples
+
+QUEUE: dict[str, Any] = {
+    "name": "gpu.nvidia-h100",
+    "ready": 12,
+    "delayed": 0,
+    "running": 4,
+    "oldest_age_s": 31.25,
+    "workers": 4,
+    "wait": {"claims": 214, "p50_s": 6.2, "p95_s": 38.0},
+}
+
+SUMMARY: dict[str, Any] = {
+    "jobs": {
+        "live": {"queued": 2, "running": 3, "cancelling": 0},
+        "ended_24h": {"succeeded": 41, "failed": 1, "cancelled": 2},
+    },
+    "queues": [QUEUE],
+    "workers": {
+        "states": {"active": 4, "draining": 0},
+        "data": [
+            {
+                "id": examples.WORKER["id"],
+                "hostname": "node7",
+                "hardware": "nvidia-h100",
+                "state": "active",
+                "current": {
+                    "work_id": "work_019aa5e0d4057c4f8f3a5b6c7d8e9f02",
+                    "kind": "evaluate",
+                    "job_id": examples.JOB_ID,
+                    "candidate_id": examples.CANDIDATE_ID,
+                },
+                "heartbeat_at": "2026-11-21T13:04:40Z",
+            }
+        ],
+    },
+    "today": {"since": "2026-11-21T00:00:00Z", "usd": "12.40", "gpu_s": 5121.4},
+    "wait": {"claims": 1000, "p50_s": 0.012, "p95_s": 21.5},
+}
