@@ -43,3 +43,48 @@ SUMMARY: dict[str, Any] = {
     "today": {"since": "2026-11-21T00:00:00Z", "usd": "12.40", "gpu_s": 5121.4},
     "wait": {"claims": 1000, "p50_s": 0.012, "p95_s": 21.5},
 }
+
+_LINKS = {
+    "candidate": f"/v1/candidates/{examples.CANDIDATE_ID}",
+    "source": f"/v1/candidates/{examples.CANDIDATE_ID}/source",
+    "job": f"/v1/jobs/{examples.JOB_ID}",
+}
+
+LEADERBOARD: dict[str, Any] = {
+    "problem": "softmax",
+    "boards": [
+        {
+            "hash": examples.PROBLEM["hash"],
+            "bundled": True,
+            "target": {"hardware": "cpu", "language": "cpp"},
+            "entries": [
+                {
+                    "rank": 1,
+                    "candidate_id": examples.CANDIDATE_ID,
+                    "job_id": examples.JOB_ID,
+                    "certified": True,
+                    "speedup": 2.31,
+                    "ci95": [2.25, 2.36],
+                    "latency_us": 41.7,
+                    "baseline": "compile",
+                    "operator": "tune",
+                    "proposer": "builtin",
+                    "model": None,
+                    "own_kernel_share": 0.9,
+                    "found_at": "2026-11-21T13:06:14.100000Z",
+                    "links": _LINKS | {"certificate": f"/v1/jobs/{examples.JOB_ID}/certificate"},
+                }
+            ],
+            "left_out": [
+                {
+                    "candidate_id": "cand_019aa5e0e6a07c1d9b2d3e4f5a6b7c8e",
+                    "job_id": examples.JOB_ID,
+                    "speedup": 11.8,
+                    "verdict": "suspicious",
+                    "why": "faster than memory allows: 2.1 times the speed of light",
+                    "links": _LINKS,
+                }
+            ],
+        }
+    ],
+}

@@ -40,6 +40,7 @@ from cli.resources import (
     Job,
     JobBody,
     JobPage,
+    Leaderboard,
     OwnProblem,
     PlainRequest,
     Policy,
@@ -77,6 +78,7 @@ __all__ = [
     "Job",
     "JobBody",
     "JobPage",
+    "Leaderboard",
     "OwnProblem",
     "PlainRequest",
     "Policy",
@@ -281,6 +283,11 @@ class Client:
     def problem(self, name: str) -> Problem:
         """One bundled problem with its source."""
         return cast(Problem, self._json("GET", f"/v1/problems/{_seg(name)}"))
+
+    def leaderboard(self, name: str, *, hardware: str | None = None, language: str | None = None) -> Leaderboard:
+        """The champions of a problem for each source and target, and why a faster candidate is not among them."""
+        params = _given(hardware=hardware, language=language)
+        return cast(Leaderboard, self._json("GET", f"/v1/problems/{_seg(name)}/leaderboard", params=params))
 
     def workers(self) -> list[Worker]:
         """The workers that the service knows, with what they run on and what they do now."""

@@ -56,6 +56,7 @@ COMMANDS = {
     "ask": _Lazy("cli.commands.ask:ask", "Take open questions of a job, with their prompts, to answer them yourself."),
     "tell": _Lazy("cli.commands.ask:tell", "Bring back the answers to a job's questions."),
     "problems": _Lazy("cli.commands.catalog:problems", "List the problems that the service knows by name."),
+    "leaderboard": _Lazy("cli.commands.catalog:leaderboard", "Show who is fastest at a problem, and who is not."),
     "knowledge": _Lazy("cli.commands.knowledge:knowledge", "Look up what earlier searches taught, and its worth."),
     "workers": _Lazy("cli.commands.fleet:workers", "List the workers and what they can do; drain or resume one."),
     "summary": _Lazy(

@@ -250,6 +250,13 @@ class Problem(TypedDict):
     source: NotRequired[str]
 
 
+class Leaderboard(TypedDict):
+    """The boards of a problem: each has `hash`, `bundled`, `target`, its `entries` by rank and who was `left_out`."""
+
+    problem: str
+    boards: list[dict[str, Any]]
+
+
 class Worker(TypedDict):
     id: str
     hostname: str

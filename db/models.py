@@ -259,6 +259,11 @@ class Evaluation(Base):
     __table_args__ = (
         one_of("verdict", Verdict),
         Index("ix_evaluations_created_at", "created_at", postgresql_include=["gpu_s"]),
+        Index(
+            "ix_evaluations_disbelieved",
+            "job_id",
+            postgresql_where=text("verdict <> 'ok' AND speedup IS NOT NULL"),
+        ),
     )
 
 
@@ -439,6 +444,7 @@ class Kernel(Base):
             text("speedup DESC NULLS LAST"),
             postgresql_where=text("current"),
         ),
+        Index("ix_kernels_problem_name", "problem_name", "hardware", "language"),
         Index("ix_kernels_current", "id", postgresql_where=text("current")),
         Index("ix_kernels_terms_vector", "terms_vector", postgresql_using="gin", postgresql_where=text("current")),
         Index(
@@ -473,6 +479,7 @@ class Certificate(Base):
     __table_args__ = (
         one_of("verdict", Verdict),
         Index("ix_certificates_created_at", "created_at", postgresql_include=["gpu_s"]),
+        Index("ix_certificates_refused", "job_id", postgresql_where=text("NOT certified")),
     )
 
 

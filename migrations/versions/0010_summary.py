@@ -27,6 +27,9 @@ _INDEXES: tuple[tuple[str, str, list[str], list[str], str | None], ...] = (
     ("ix_requests_finished_at", "requests", ["finished_at"], ["cost_usd"], "finished_at IS NOT NULL"),
     ("ix_meanings_created_at", "meanings", ["created_at"], ["usd"], "usd IS NOT NULL"),
     ("ix_evaluations_created_at", "evaluations", ["created_at"], ["gpu_s"], None),
+    ("ix_evaluations_disbelieved", "evaluations", ["job_id"], [], "verdict <> 'ok' AND speedup IS NOT NULL"),
+    ("ix_certificates_refused", "certificates", ["job_id"], [], "NOT certified"),
+    ("ix_kernels_problem_name", "kernels", ["problem_name", "hardware", "language"], [], None),
     ("ix_tunings_created_at", "tunings", ["created_at"], ["gpu_s"], None),
     ("ix_certificates_created_at", "certificates", ["created_at"], ["gpu_s"], None),
 )
