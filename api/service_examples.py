@@ -88,3 +88,46 @@ LEADERBOARD: dict[str, Any] = {
         }
     ],
 }
+
+_OTHER = "cand_019aa5e0c8117b2e8d4c5b6a79880f1e"
+_TIMING: dict[str, Any] = {
+    "latency_us": 41.7,
+    "speedup": 2.31,
+    "ci95": [2.25, 2.36],
+    "baseline": "compile",
+    "sol_fraction": 0.62,
+}
+_SLOWER: dict[str, Any] = {
+    "latency_us": 63.2,
+    "speedup": 1.53,
+    "ci95": [1.48, 1.57],
+    "baseline": "compile",
+    "sol_fraction": 0.41,
+}
+_RATIO: dict[str, Any] = {"value": 1.51, "low": 1.433, "high": 1.595, "clear": True}
+
+COMPARISON: dict[str, Any] = {
+    "first": examples.CANDIDATE
+    | {
+        "id": _OTHER,
+        "ordinal": 1,
+        "operator": "seed",
+        "parents": [],
+        "params": {"UNROLL": 4, "THREADS": 2},
+        "latency_us": 63.2,
+        "speedup": 1.53,
+        "ci95": [1.48, 1.57],
+        "links": {
+            "self": f"/v1/candidates/{_OTHER}",
+            "source": f"/v1/candidates/{_OTHER}/source",
+            "log": f"/v1/candidates/{_OTHER}/log",
+            "job": f"/v1/jobs/{examples.JOB_ID}",
+        },
+    },
+    "second": examples.CANDIDATE,
+    "ratio": _RATIO,
+    "workloads": [{"name": "small", "first": _SLOWER, "second": _TIMING, "ratio": _RATIO}],
+    "environment": {},
+    "notes": [],
+    "diff": f"--- {_OTHER}\n+++ {examples.CANDIDATE_ID}\n@@ -1 +1 @@\n-UNROLL = 4\n+UNROLL = 8\n",
+}

@@ -31,6 +31,7 @@ from cli.resources import (
     Candidate,
     CandidateDetail,
     CandidatePage,
+    Comparison,
     Cost,
     DryRun,
     Estimate,
@@ -69,6 +70,7 @@ __all__ = [
     "CandidatePage",
     "Client",
     "ClientError",
+    "Comparison",
     "Cost",
     "DryRun",
     "Estimate",
@@ -254,6 +256,11 @@ class Client:
     def candidate(self, candidate_id: str) -> CandidateDetail:
         """One candidate with its source and the judge's report."""
         return cast(CandidateDetail, self._json("GET", f"/v1/candidates/{_seg(candidate_id)}"))
+
+    def compare(self, first_id: str, second_id: str) -> Comparison:
+        """Two candidates side by side: speedups, intervals, timings of each workload, the diff of their sources."""
+        path = f"/v1/candidates/{_seg(first_id)}/compare/{_seg(second_id)}"
+        return cast(Comparison, self._json("GET", path))
 
     def best(self, job_id: str) -> CandidateDetail:
         """The job's best verified candidate. ApiError 404 while there is none."""

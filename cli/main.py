@@ -52,6 +52,9 @@ COMMANDS = {
     "best": _Lazy("cli.commands.jobs:best", "Print a job's best kernel, or its evidence."),
     "certificate": _Lazy("cli.commands.jobs:certificate", "Show the certificate of a job's champion."),
     "candidates": _Lazy("cli.commands.jobs:candidates", "List a job's candidates with their verdicts."),
+    "diff": _Lazy(
+        "cli.commands.diff:diff", "Compare two candidates: timings side by side, and the diff of their sources."
+    ),
     "cancel": _Lazy("cli.commands.jobs:cancel", "Cancel a job."),
     "ask": _Lazy("cli.commands.ask:ask", "Take open questions of a job, with their prompts, to answer them yourself."),
     "tell": _Lazy("cli.commands.ask:tell", "Bring back the answers to a job's questions."),

@@ -232,6 +232,18 @@ class CandidateDetail(Candidate):
     tuning: dict[str, Any] | None
 
 
+class Comparison(TypedDict):
+    """Two candidates: `ratio` and each workload's say how many times faster the second is; `notes` why not."""
+
+    first: Candidate
+    second: Candidate
+    ratio: dict[str, Any] | None
+    workloads: list[dict[str, Any]]
+    environment: dict[str, list[Any]]
+    notes: list[str]
+    diff: str | None
+
+
 class Event(TypedDict):
     seq: int
     job_id: str

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from api import (
     asking_schemas,
     candidate_schemas,
+    comparison_schemas,
     event_schemas,
     examples,
     health,
@@ -44,6 +45,7 @@ def test_the_surface_is_this_and_no_other() -> None:
         "GET /healthz",
         "GET /readyz",
         "GET /v1/candidates/{candidate_id}",
+        "GET /v1/candidates/{candidate_id}/compare/{other_id}",
         "GET /v1/candidates/{candidate_id}/knowledge",
         "GET /v1/candidates/{candidate_id}/log",
         "GET /v1/candidates/{candidate_id}/proposal",
@@ -145,6 +147,7 @@ def references(node: Any) -> Iterator[str]:
         (recording_schemas.ProposalPage, recording_examples.PROPOSAL_PAGE),
         (recording_schemas.SearchTree, recording_examples.SEARCH_TREE),
         (recording_schemas.Judging, recording_examples.JUDGING),
+        (comparison_schemas.Comparison, service_examples.COMPARISON),
         (leaderboard_schemas.Leaderboard, service_examples.LEADERBOARD),
         (summary_schemas.QueueDepth, service_examples.QUEUE),
         (summary_schemas.ServiceSummary, service_examples.SUMMARY),

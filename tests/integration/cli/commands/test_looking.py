@@ -62,6 +62,16 @@ def test_candidates_say_what_was_found(kernelwright: Kernelwright, job: Job, his
     assert [row["candidate"] for row in fastest] == [fast, slow]
 
 
+def test_diff_is_the_diff_on_stdout_and_the_figures_on_stderr(
+    kernelwright: Kernelwright, job: Job, history: History, client: Client
+) -> None:
+    slow, fast = history.evaluate(job["id"], **{**OK, "speedup": 1.1}), history.evaluate(job["id"], **OK)
+    printed = kernelwright("diff", slow, fast)
+    assert printed.stdout == client.compare(slow, fast)["diff"]
+    assert printed.stderr.splitlines()[0] == f"A: {slow}, ok, 12.3 us 1.10x [1.80, 1.87]"
+    assert "B against A: 1.67x" in printed.stderr
+
+
 def test_best_is_the_source_alone_on_stdout(
     kernelwright: Kernelwright, job: Job, history: History, client: Client
 ) -> None:
