@@ -75,8 +75,11 @@ JOB: dict[str, Any] = {
         "best": f"/v1/jobs/{JOB_ID}/best",
         "certificate": f"/v1/jobs/{JOB_ID}/certificate",
         "cancel": f"/v1/jobs/{JOB_ID}/cancel",
+        "rerun": f"/v1/jobs/{JOB_ID}/rerun",
     },
 }
+
+JOB_AGAIN: dict[str, Any] = JOB | {"parent_id": "job_019aa4d2b0c17c4f8f3a5b6c7d8e9f00"}
 
 JOB_PAGE: dict[str, Any] = {"data": [JOB], "next_cursor": "WyIyMDI2LTExLTIxIiwiam9iXzAxOWFhIl0", "has_more": True}
 

@@ -120,4 +120,5 @@ def _best(best: jobs.Best | None) -> BestSummary | None:
 
 def _links(job_id: str) -> dict[str, str]:
     own = f"/v1/jobs/{job_id}"
-    return {"self": own} | {name: f"{own}/{name}" for name in ("events", "candidates", "best", "certificate", "cancel")}
+    parts = ("events", "candidates", "best", "certificate", "cancel", "rerun")
+    return {"self": own} | {name: f"{own}/{name}" for name in parts}

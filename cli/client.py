@@ -283,6 +283,11 @@ class Client:
         body = None if reason is None else {"reason": reason}
         return cast(Cancelled, self._json("POST", f"/v1/jobs/{_seg(job_id)}/cancel", json=body))
 
+    def rerun(self, job_id: str, *, idempotency_key: str | None = None) -> Job:
+        """Submit what a job asked for again: a new job whose `parent_id` is the first."""
+        headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
+        return cast(Job, self._json("POST", f"/v1/jobs/{_seg(job_id)}/rerun", headers=headers))
+
     def problems(self) -> list[Problem]:
         """The bundled problems, without their source."""
         return cast(list[Problem], self._json("GET", "/v1/problems")["data"])

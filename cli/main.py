@@ -56,6 +56,7 @@ COMMANDS = {
         "cli.commands.diff:diff", "Compare two candidates: timings side by side, and the diff of their sources."
     ),
     "cancel": _Lazy("cli.commands.jobs:cancel", "Cancel a job."),
+    "rerun": _Lazy("cli.commands.submit:rerun", "Submit what a job asked for once more."),
     "ask": _Lazy("cli.commands.ask:ask", "Take open questions of a job, with their prompts, to answer them yourself."),
     "tell": _Lazy("cli.commands.ask:tell", "Bring back the answers to a job's questions."),
     "problems": _Lazy("cli.commands.catalog:problems", "List the problems that the service knows by name."),

@@ -76,6 +76,7 @@ def test_the_surface_is_this_and_no_other() -> None:
         "POST /v1/jobs/{job_id}/ask",
         "POST /v1/jobs/{job_id}/cancel",
         "POST /v1/jobs/{job_id}/renew",
+        "POST /v1/jobs/{job_id}/rerun",
         "POST /v1/jobs/{job_id}/tell",
         "POST /v1/requests",
         "POST /v1/requests/{request_id}/confirm",
@@ -125,6 +126,7 @@ def references(node: Any) -> Iterator[str]:
     ("model", "example"),
     [
         (job_schemas.Job, examples.JOB),
+        (job_schemas.Job, examples.JOB_AGAIN),
         (job_schemas.JobPage, examples.JOB_PAGE),
         (job_schemas.DryRun, examples.DRY_RUN),
         (job_schemas.Cancelled, examples.CANCELLED),

@@ -62,6 +62,12 @@ def test_candidates_say_what_was_found(kernelwright: Kernelwright, job: Job, his
     assert [row["candidate"] for row in fastest] == [fast, slow]
 
 
+def test_rerun_prints_the_new_job(kernelwright: Kernelwright, job: Job, client: Client) -> None:
+    printed = kernelwright("rerun", job["id"])
+    assert client.job(printed.stdout.strip())["parent_id"] == job["id"]
+    assert kernelwright("rerun", "job_0").returncode == 2
+
+
 def test_diff_is_the_diff_on_stdout_and_the_figures_on_stderr(
     kernelwright: Kernelwright, job: Job, history: History, client: Client
 ) -> None:
