@@ -245,5 +245,5 @@ WORKER: dict[str, Any] = {
     "heartbeat_at": "2026-11-21T13:04:40Z",
 }
 
-READY: dict[str, Any] = {"ready": True, "migration": "0007"}
+READY: dict[str, Any] = {"ready": True, "migration": "0010"}
 HEALTH: dict[str, Any] = {"status": "ok", "version": "0.1.0"}
