@@ -19,6 +19,7 @@ from api import (
     asking,
     candidates,
     certificates,
+    comparing,
     events,
     handlers,
     health,
@@ -29,6 +30,7 @@ from api import (
     problems,
     recording,
     requests,
+    summary,
     workers,
 )
 from api.deps import Services
@@ -94,11 +96,13 @@ def create_app(settings: Settings | None = None, *, ring: Ring | None = None) ->
         events,
         asking,
         candidates,
+        comparing,
         certificates,
         recording,
         problems,
         knowledge,
         workers,
+        summary,
         health,
         metrics,
     )

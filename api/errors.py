@@ -7,11 +7,12 @@
     ├── BudgetUsed        403      a cap of the API key is used up
     ├── NotFound          404      nothing at this address
     │   ├── UnknownJob  UnknownCandidate  UnknownProblem  UnknownRequest  UnknownLesson  UnknownQuestion
+    │   ├── UnknownWorker
     │   └── NoBestYet  NoCertificate  NoSource  NoLog
     ├── WrongMethod       405
     ├── Conflict          409      right in form, and not possible as things stand
     │   ├── NotProposed            a request that has nothing to confirm now
-    │   └── JobEnded  NotAsking  StaleToken  ToldBefore
+    │   └── JobEnded  NotAsking  StaleToken  ToldBefore  WorkerGone
     ├── BodyTooLarge      413
     ├── NotJson           415      a body that does not say that it is JSON
     ├── Invalid           422      fields or parameters at fault, each with a pointer
@@ -180,6 +181,13 @@ class UnknownQuestion(NotFound):
     slug = "unknown-question"
 
 
+class UnknownWorker(NotFound):
+    """There is no worker with this id. GET /v1/workers lists those that are alive."""
+
+    title = "Unknown worker"
+    slug = "unknown-worker"
+
+
 class NoBestYet(NotFound):
     """No candidate of this job is verified yet. GET /v1/jobs/{id}?wait=30 tells when that changes."""
 
@@ -258,6 +266,13 @@ class ToldBefore(Conflict):
 
     title = "Told before"
     slug = "told-before"
+
+
+class WorkerGone(Conflict):
+    """This worker has left or fell silent: there is nothing to drain or to resume. A new one registers by itself."""
+
+    title = "Worker gone"
+    slug = "worker-gone"
 
 
 class BodyTooLarge(ApiError):

@@ -75,8 +75,11 @@ JOB: dict[str, Any] = {
         "best": f"/v1/jobs/{JOB_ID}/best",
         "certificate": f"/v1/jobs/{JOB_ID}/certificate",
         "cancel": f"/v1/jobs/{JOB_ID}/cancel",
+        "rerun": f"/v1/jobs/{JOB_ID}/rerun",
     },
 }
+
+JOB_AGAIN: dict[str, Any] = JOB | {"parent_id": "job_019aa4d2b0c17c4f8f3a5b6c7d8e9f00"}
 
 JOB_PAGE: dict[str, Any] = {"data": [JOB], "next_cursor": "WyIyMDI2LTExLTIxIiwiam9iXzAxOWFhIl0", "has_more": True}
 
@@ -242,9 +245,9 @@ WORKER: dict[str, Any] = {
     "heartbeat_at": "2026-11-21T13:04:40Z",
 }
 
-READY: dict[str, Any] = {"ready": True, "migration": "0007"}
 METRICS = """# HELP kernelwright_queue_ready_work Work that waits and is due.
 # TYPE kernelwright_queue_ready_work gauge
 kernelwright_queue_ready_work{queue="cpu"} 3.0
 """
+READY: dict[str, Any] = {"ready": True, "migration": "0010"}
 HEALTH: dict[str, Any] = {"status": "ok", "version": "0.1.0"}

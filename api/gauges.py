@@ -114,7 +114,7 @@ _QUEUE_GAUGES: Final[tuple[tuple[str, str, Callable[[QueueGauge], float]], ...]]
 def _spending(spending: Spending) -> Iterator[Metric]:
     usd = {(): float(spending.usd_today)}
     yield _gauge("spend_today_usd", "Paid for calls to models that ended since midnight UTC.", usd)
-    text = "Seconds for which evaluations and tunings since midnight UTC held their device."
+    text = "Seconds for which evaluations, tunings and certificates since midnight UTC held their device."
     yield _gauge("gpu_today_seconds", text, {(): spending.gpu_s_today})
     text = "The share of an API key's cap that its jobs have used; 1 is all of it."
     yield _gauge("key_budget_used_ratio", text, dict(spending.key_used), "key", "cap")

@@ -16,6 +16,9 @@ from db.models import Admission as AdmissionRow
 from db.models import Job as JobRow
 from db.vocabulary import CandidateState, JobState, SearchPolicy, StopReason, Verdict
 
+# That it has not finished is said for the planner: the partial index of live jobs serves it.
+_WAITING = (JobRow.state == JobState.QUEUED.value, JobRow.finished_at.is_(None))
+
 
 def job_view(session: Session, row: JobRow) -> Job:
     """The resource of one job."""
@@ -39,7 +42,7 @@ def queue_positions(session: Session, job_ids: Sequence[str]) -> dict[str, int]:
     if not job_ids:
         return {}
     place = func.row_number().over(order_by=(JobRow.priority.desc(), JobRow.id)).label("place")
-    waiting = select(JobRow.id, place).where(JobRow.state == JobState.QUEUED.value).subquery()
+    waiting = select(JobRow.id, place).where(*_WAITING).subquery()
     rows = session.execute(select(waiting.c.id, waiting.c.place).where(waiting.c.id.in_(job_ids)))
     return {job_id: position for job_id, position in rows}
 
@@ -117,4 +120,5 @@ def _best(best: jobs.Best | None) -> BestSummary | None:
 
 def _links(job_id: str) -> dict[str, str]:
     own = f"/v1/jobs/{job_id}"
-    return {"self": own} | {name: f"{own}/{name}" for name in ("events", "candidates", "best", "certificate", "cancel")}
+    parts = ("events", "candidates", "best", "certificate", "cancel", "rerun")
+    return {"self": own} | {name: f"{own}/{name}" for name in parts}

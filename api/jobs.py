@@ -51,6 +51,10 @@ _SUBMITTED = {
     200: example("Validated, nothing stored (`dry_run`); or the job ended in time (`Prefer: wait`)", examples.DRY_RUN),
 }
 _SHOWN = {200: example("The job", examples.JOB), 304: {"description": "Unchanged"}}
+_RERUN = {
+    202: example("The new job is stored and will run", examples.JOB_AGAIN),
+    200: example("The new job ended in time (`Prefer: wait`)", examples.JOB_AGAIN | {"state": "succeeded"}),
+}
 _CANCELLED = {
     202: example("It will end soon", examples.CANCELLED),
     200: example("It had ended, or was being cancelled", examples.CANCELLED | {"changed": False}),
@@ -139,6 +143,29 @@ async def cancel_job(job_id: str, response: Response, store: StoreDep, body: Can
     response.status_code = 202 if cancelled.changed else 200
     response.headers.update(_headers(cancelled.job))
     return cancelled
+
+
+@router.post(
+    "/{job_id}/rerun",
+    status_code=202,
+    summary="Run a job again",
+    responses=answers(_RERUN, UnknownJob, KeyReused, Refused, UnknownKey, BudgetUsed),
+)
+async def rerun_job(
+    job_id: str,
+    response: Response,
+    store: StoreDep,
+    feed: FeedDep,
+    key_id: KeyDep,
+    idempotency_key: Annotated[IdempotencyKey | None, Header(description="one job per key for 24 h")] = None,
+    prefer: Annotated[str | None, Header(description="wait=N: answer when the job ends, at most 60 s")] = None,
+) -> Job:
+    """A new job with the same problem, target, budget, policy and labels, and this one as its `parent_id`.
+
+    What was learned meanwhile is used, and the judge draws other inputs. To repeat a search exactly there is `replay`.
+    """
+    job, replayed = await store.write(submission.rerun, job_id, idempotency_key, key_id)
+    return await _submitted(response, store, feed, job, replayed, preferred_wait_s(prefer))
 
 
 def job_tag(job: Job) -> str:

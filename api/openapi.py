@@ -20,6 +20,7 @@ TAGS = [
     {"name": "problems", "description": "The bundled operations."},
     {"name": "knowledge", "description": "What earlier searches taught, and what knowing it is worth."},
     {"name": "workers", "description": "Who does the work, on what."},
+    {"name": "summary", "description": "The whole service in one call."},
     {"name": "health", "description": "For load balancers and orchestrators."},
 ]
 

@@ -9,7 +9,7 @@ import json
 from sqlalchemy.orm import Session
 
 from api.admission_views import admission_view
-from api.errors import BudgetUsed, FieldError, KeyReused, Refused, invalid
+from api.errors import BudgetUsed, FieldError, KeyReused, Refused, UnknownJob, invalid
 from api.estimating import estimate_of
 from api.job_parts import ProblemRef
 from api.job_schemas import DryRun, Job, JobBody, ProblemChoice
@@ -82,9 +82,28 @@ def submit(
         BudgetUsed: a cap of the API key is used up.
     """
     idempotency = None if key is None else jobs.IdempotencyKey(key, fingerprint(body))
+    return _created(session, new_job(body, problem, key_id), idempotency)
+
+
+def rerun(session: Session, job_id: str, key: str | None, key_id: str | None = None) -> tuple[Job, bool]:
+    """Store a job that asks for the same as this one, which becomes its parent; paid for by the key that asks now.
+
+    Raises:
+        UnknownJob: there is no such job.
+        KeyReused, Refused, BudgetUsed: as `submit`.
+    """
+    row = jobs.get_job(session, job_id)
+    if row is None:
+        raise UnknownJob
+    meant = hashlib.sha256(f"rerun {job_id}".encode()).hexdigest()
+    idempotency = None if key is None else jobs.IdempotencyKey(key, meant)
+    return _created(session, jobs.same_again(session, row, key_id), idempotency)
+
+
+def _created(session: Session, new: jobs.NewJob, idempotency: jobs.IdempotencyKey | None) -> tuple[Job, bool]:
     try:
-        check_key(session, key_id, models=bool(body.models))
-        created = jobs.create_job(session, new_job(body, problem, key_id), idempotency)
+        check_key(session, new.key_id, models=bool(new.models))
+        created = jobs.create_job(session, new, idempotency)
     except jobs.IdempotencyMismatch as error:
         raise KeyReused from error
     except ProblemRefused as error:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from api.schemas import Resource, UtcTime
+from pydantic import Field
+
+from api.schemas import Body, Resource, UtcTime
 from db.models import Worker as WorkerRow
 from db.vocabulary import WorkerState
 
@@ -22,6 +24,14 @@ class Worker(Resource):
     current_work: str | None
     started_at: UtcTime
     heartbeat_at: UtcTime
+
+
+class WorkerBody(Body):
+    """What a worker shall be: `draining` finishes what it does and claims nothing more, `active` takes work."""
+
+    model_config = {"json_schema_extra": {"examples": [{"state": "draining"}]}}
+
+    state: Annotated[Literal["draining", "active"], Field(description="draining, or active again")]
 
 
 class WorkerList(Resource):

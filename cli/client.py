@@ -31,6 +31,7 @@ from cli.resources import (
     Candidate,
     CandidateDetail,
     CandidatePage,
+    Comparison,
     Cost,
     DryRun,
     Estimate,
@@ -40,6 +41,7 @@ from cli.resources import (
     Job,
     JobBody,
     JobPage,
+    Leaderboard,
     OwnProblem,
     PlainRequest,
     Policy,
@@ -48,8 +50,10 @@ from cli.resources import (
     ProblemRef,
     Progress,
     Queue,
+    QueueDepth,
     Stop,
     StopBody,
+    Summary,
     Target,
     Worker,
 )
@@ -66,6 +70,7 @@ __all__ = [
     "CandidatePage",
     "Client",
     "ClientError",
+    "Comparison",
     "Cost",
     "DryRun",
     "Estimate",
@@ -75,6 +80,7 @@ __all__ = [
     "Job",
     "JobBody",
     "JobPage",
+    "Leaderboard",
     "OwnProblem",
     "PlainRequest",
     "Policy",
@@ -83,8 +89,10 @@ __all__ = [
     "ProblemRef",
     "Progress",
     "Queue",
+    "QueueDepth",
     "Stop",
     "StopBody",
+    "Summary",
     "TERMINAL_STATES",
     "Target",
     "Unreachable",
@@ -249,6 +257,11 @@ class Client:
         """One candidate with its source and the judge's report."""
         return cast(CandidateDetail, self._json("GET", f"/v1/candidates/{_seg(candidate_id)}"))
 
+    def compare(self, first_id: str, second_id: str) -> Comparison:
+        """Two candidates side by side: speedups, intervals, timings of each workload, the diff of their sources."""
+        path = f"/v1/candidates/{_seg(first_id)}/compare/{_seg(second_id)}"
+        return cast(Comparison, self._json("GET", path))
+
     def best(self, job_id: str) -> CandidateDetail:
         """The job's best verified candidate. ApiError 404 while there is none."""
         return cast(CandidateDetail, self._json("GET", f"/v1/jobs/{_seg(job_id)}/best"))
@@ -270,6 +283,11 @@ class Client:
         body = None if reason is None else {"reason": reason}
         return cast(Cancelled, self._json("POST", f"/v1/jobs/{_seg(job_id)}/cancel", json=body))
 
+    def rerun(self, job_id: str, *, idempotency_key: str | None = None) -> Job:
+        """Submit what a job asked for again: a new job whose `parent_id` is the first."""
+        headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
+        return cast(Job, self._json("POST", f"/v1/jobs/{_seg(job_id)}/rerun", headers=headers))
+
     def problems(self) -> list[Problem]:
         """The bundled problems, without their source."""
         return cast(list[Problem], self._json("GET", "/v1/problems")["data"])
@@ -278,9 +296,26 @@ class Client:
         """One bundled problem with its source."""
         return cast(Problem, self._json("GET", f"/v1/problems/{_seg(name)}"))
 
+    def leaderboard(self, name: str, *, hardware: str | None = None, language: str | None = None) -> Leaderboard:
+        """The champions of a problem for each source and target, and why a faster candidate is not among them."""
+        params = _given(hardware=hardware, language=language)
+        return cast(Leaderboard, self._json("GET", f"/v1/problems/{_seg(name)}/leaderboard", params=params))
+
     def workers(self) -> list[Worker]:
         """The workers that the service knows, with what they run on and what they do now."""
         return cast(list[Worker], self._json("GET", "/v1/workers")["data"])
+
+    def set_worker(self, worker_id: str, state: Literal["draining", "active"]) -> Worker:
+        """Drain a worker: it finishes what it does and claims nothing more. Or have it take work again."""
+        return cast(Worker, self._json("PATCH", f"/v1/workers/{_seg(worker_id)}", json={"state": state}))
+
+    def summary(self) -> Summary:
+        """The whole service at a glance: jobs, queues, workers, today's spending, waits."""
+        return cast(Summary, self._json("GET", "/v1/summary"))
+
+    def queues(self) -> list[QueueDepth]:
+        """The queues with their depth, their workers and how long work waited there lately."""
+        return cast(list[QueueDepth], self._json("GET", "/v1/queues")["data"])
 
     def get(self, path: str, **params: Any) -> Any:
         """Any other resource, as the API's JSON; parameters that are None are left out."""

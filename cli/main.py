@@ -52,12 +52,20 @@ COMMANDS = {
     "best": _Lazy("cli.commands.jobs:best", "Print a job's best kernel, or its evidence."),
     "certificate": _Lazy("cli.commands.jobs:certificate", "Show the certificate of a job's champion."),
     "candidates": _Lazy("cli.commands.jobs:candidates", "List a job's candidates with their verdicts."),
+    "diff": _Lazy(
+        "cli.commands.diff:diff", "Compare two candidates: timings side by side, and the diff of their sources."
+    ),
     "cancel": _Lazy("cli.commands.jobs:cancel", "Cancel a job."),
+    "rerun": _Lazy("cli.commands.submit:rerun", "Submit what a job asked for once more."),
     "ask": _Lazy("cli.commands.ask:ask", "Take open questions of a job, with their prompts, to answer them yourself."),
     "tell": _Lazy("cli.commands.ask:tell", "Bring back the answers to a job's questions."),
     "problems": _Lazy("cli.commands.catalog:problems", "List the problems that the service knows by name."),
+    "leaderboard": _Lazy("cli.commands.catalog:leaderboard", "Show who is fastest at a problem, and who is not."),
     "knowledge": _Lazy("cli.commands.knowledge:knowledge", "Look up what earlier searches taught, and its worth."),
-    "workers": _Lazy("cli.commands.catalog:workers", "List the workers and what they can do."),
+    "workers": _Lazy("cli.commands.fleet:workers", "List the workers and what they can do; drain or resume one."),
+    "summary": _Lazy(
+        "cli.commands.fleet:summary", "Show the whole service at a glance: jobs, queues, workers, spending."
+    ),
     "evaluate": _Lazy("cli.evaluate:evaluate", "Judge candidates here, alone: no database, no network."),
     "admit": _Lazy("cli.admit:admit", "Say here whether a problem can be judged, and what would pass that must not."),
     "certify": _Lazy("cli.certify:certify", "Judge a finalist here and write its certificate: JSON and a page."),

@@ -232,6 +232,18 @@ class CandidateDetail(Candidate):
     tuning: dict[str, Any] | None
 
 
+class Comparison(TypedDict):
+    """Two candidates: `ratio` and each workload's say how many times faster the second is; `notes` why not."""
+
+    first: Candidate
+    second: Candidate
+    ratio: dict[str, Any] | None
+    workloads: list[dict[str, Any]]
+    environment: dict[str, list[Any]]
+    notes: list[str]
+    diff: str | None
+
+
 class Event(TypedDict):
     seq: int
     job_id: str
@@ -250,6 +262,13 @@ class Problem(TypedDict):
     source: NotRequired[str]
 
 
+class Leaderboard(TypedDict):
+    """The boards of a problem: each has `hash`, `bundled`, `target`, its `entries` by rank and who was `left_out`."""
+
+    problem: str
+    boards: list[dict[str, Any]]
+
+
 class Worker(TypedDict):
     id: str
     hostname: str
@@ -261,6 +280,35 @@ class Worker(TypedDict):
     current_work: str | None
     started_at: str
     heartbeat_at: str
+
+
+class Wait(TypedDict):
+    """How long work had been ready when it was claimed, over the newest claims of the last hour."""
+
+    claims: int
+    p50_s: float
+    p95_s: float
+
+
+class QueueDepth(TypedDict):
+    name: str
+    ready: int
+    delayed: int
+    running: int
+    oldest_age_s: float
+    workers: int
+    wait: Wait | None
+
+
+class Summary(TypedDict):
+    """The whole service: `jobs` has `live` and `ended_24h` by state, `workers` has `states` and each worker's
+    `current` work, `today` what was spent since midnight UTC."""
+
+    jobs: dict[str, dict[str, int]]
+    queues: list[QueueDepth]
+    workers: dict[str, Any]
+    today: dict[str, Any]
+    wait: Wait | None
 
 
 class JobPage(TypedDict):

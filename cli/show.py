@@ -117,6 +117,11 @@ def _span(values: Mapping[str, float]) -> str:
     return f"{values['low']:,.0f} to {values['high']:,.0f}"
 
 
+def counts(by_word: Mapping[str, int]) -> str:
+    """`3 running, 0 queued`."""
+    return ", ".join(f"{count} {word}" for word, count in by_word.items())
+
+
 def table(columns: Iterable[str], rows: Iterable[Sequence[str]], *, empty: str) -> None:
     """Rows as a table on a terminal, tab-separated with a heading when piped. `empty` says what none means."""
     heads, lines = list(columns), [list(row) for row in rows]

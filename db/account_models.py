@@ -69,4 +69,10 @@ class PlainRequest(Base):
     __table_args__ = (
         one_of("state", RequestState),
         Index("ix_requests_waiting", "id", postgresql_where=text("state IN ('queued', 'writing')")),
+        Index(
+            "ix_requests_finished_at",
+            "finished_at",
+            postgresql_include=["cost_usd"],
+            postgresql_where=text("finished_at IS NOT NULL"),
+        ),
     )

@@ -80,6 +80,7 @@ def store_certificate(session: Session, claim: Claim, document: Mapping[str, Any
         sha256=document["sha256"],
         document=dict(document),
         page=storable_text(page),
+        gpu_s=float(document.get("judge", {}).get("device_held_s", 0)),
     )
     session.add(certificate)
     session.flush()
@@ -92,9 +93,8 @@ def store_certificate(session: Session, claim: Claim, document: Mapping[str, Any
         data |= {"verdict": certificate.verdict, "reason": certificate.reason}
         data["best_candidate_id"] = _dethrone(session, claim.job_id)
         events.append(session, claim.job_id, EventType.CANDIDATE_CERTIFICATE_REFUSED, data)
-    held_s = float(document.get("judge", {}).get("device_held_s", 0))
     session.execute(
-        update(Job).where(Job.id == claim.job_id).values(gpu_s=Job.gpu_s + held_s),
+        update(Job).where(Job.id == claim.job_id).values(gpu_s=Job.gpu_s + certificate.gpu_s),
         execution_options={"synchronize_session": False},
     )
     jobs.enqueue_advance(session, claim.job_id, priority=jobs.fetch_job(session, claim.job_id).priority)

@@ -6,7 +6,6 @@ of today and of the keys that have caps (tens of milliseconds on a busy day), so
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -15,8 +14,8 @@ from typing import Final
 
 from sqlalchemy.orm import Session
 
-from db.ids import lowest_id
 from db.statements import load_statements
+from db.summary import live_jobs, spent_today
 from db.vocabulary import JobState, WorkerState
 
 SQL: Final = load_statements(Path(__file__).with_name("gauges.sql"))
@@ -24,7 +23,6 @@ CAPS: Final = ("usd", "gpu_s", "tokens", "calls")
 """The caps of a key that are shown as a used share."""
 
 _LIVE_JOB_STATES: Final = tuple(state.value for state in JobState if not state.terminal)
-_TWO_DAYS_S: Final = 2 * 86400
 _SILENT_S: Final = 60.0
 """A worker that says nothing for so long serves no queue, whatever its row says."""
 
@@ -72,7 +70,7 @@ class Spending:
 
     usd_today: Decimal = Decimal(0)
     gpu_s_today: float = 0.0
-    """Device seconds of evaluations and tunings; those of certificates are only in their jobs' sums."""
+    """Device seconds of evaluations, tunings and certificates."""
     key_used: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """By the key's name and the cap's."""
 
@@ -83,22 +81,20 @@ def read_live(session: Session) -> Live:
     alive = tuple(worker for worker in workers if worker.state != WorkerState.GONE)
     return Live(
         queues=_queues(session, alive),
-        jobs=dict.fromkeys(_LIVE_JOB_STATES, 0) | {row.state: row.jobs for row in session.execute(SQL["jobs"])},
+        jobs=dict.fromkeys(_LIVE_JOB_STATES, 0) | live_jobs(session),
         workers_by_state={str(state): sum(worker.state == state for worker in workers) for state in WorkerState},
         workers=alive,
     )
 
 
 def read_spending(session: Session) -> Spending:
-    """The snapshot of what was spent. Two statements."""
-    since_s = time.time() - _TWO_DAYS_S
-    parameters = {"requests_since": lowest_id("request", since_s), "tunings_since": lowest_id("tune", since_s)}
-    today = session.execute(SQL["spent_today"], parameters).one()
+    """The snapshot of what was spent."""
+    today = spent_today(session)
     used: dict[tuple[str, str], float] = {}
     for row in session.execute(SQL["keys"]):
         caps = {cap: getattr(row, f"budget_{cap}") for cap in CAPS}
         used |= {(row.name, cap): _share(getattr(row, cap), most) for cap, most in caps.items() if most is not None}
-    return Spending(usd_today=Decimal(today.usd), gpu_s_today=float(today.gpu_s), key_used=used)
+    return Spending(usd_today=today.usd, gpu_s_today=today.gpu_s, key_used=used)
 
 
 def _workers(session: Session) -> list[WorkerGauge]:

@@ -1,5 +1,5 @@
--- What the metrics endpoint reads. Each statement reads live rows through a partial index, or the rows of today or of one
--- key through an index of theirs: none grows with the number of jobs and candidates that are stored.
+-- What the metrics endpoint reads. Each statement reads live rows through a partial index, or the rows of one key
+-- through an index of theirs: none grows with the number of jobs and candidates that are stored.
 
 -- name: queues
 -- A row that was given back waits since it is due again, not since it was made.
@@ -20,26 +20,11 @@ FROM work
 WHERE state = 'running'
 GROUP BY queue
 
--- name: jobs
-SELECT state, count(*) AS jobs
-FROM jobs
-WHERE finished_at IS NULL
-GROUP BY state
-
 -- name: workers
 SELECT id, hostname, queues, state, extract(epoch FROM now() - heartbeat_at) AS silent_s
 FROM workers
 WHERE heartbeat_at > now() - make_interval(days => 1)
 ORDER BY id
-
--- name: spent_today
--- Requests and tunings have no index by time, but their ids sort by it: `since` is an id of two days ago.
-SELECT coalesce((SELECT sum(cost_usd) FROM llm_calls WHERE finished_at >= date_trunc('day', now())), 0)
-     + coalesce((SELECT sum(cost_usd) FROM requests
-                 WHERE id >= :requests_since AND finished_at >= date_trunc('day', now())), 0) AS usd,
-       coalesce((SELECT sum(gpu_s) FROM evaluations WHERE created_at >= date_trunc('day', now())), 0)
-     + coalesce((SELECT sum(gpu_s) FROM tunings
-                 WHERE id >= :tunings_since AND created_at >= date_trunc('day', now())), 0) AS gpu_s
 
 -- name: keys
 -- Only keys with a cap on what costs money. What their requests in plain words used is cents and is left out here.

@@ -4,7 +4,7 @@ in `db.finishing`."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
@@ -44,6 +44,7 @@ __all__ = [
     "get_problem",
     "job_progress",
     "list_jobs",
+    "same_again",
     "start_job",
 ]
 
@@ -140,6 +141,20 @@ def create_job(session: Session, new: NewJob, idempotency: IdempotencyKey | None
     enqueue_advance(session, job.id, priority=new.priority)
     session.refresh(job)
     return CreatedJob(job, replayed=False)
+
+
+def same_again(session: Session, job: Job, key_id: str | None) -> NewJob:
+    """A request for what this job asked for, under another API key; the inputs of its judge will be other ones."""
+    problem = session.get_one(Problem, job.problem_hash)
+    same = {each.name: getattr(job, each.name) for each in fields(NewJob) if hasattr(job, each.name)}
+    again = {
+        "problem_source": problem.source,
+        "problem_spec": problem.spec,
+        "models": tuple(job.models),
+        "parent_id": job.id,
+        "key_id": key_id,
+    }
+    return NewJob(**same | again)
 
 
 def _replay(session: Session, idempotency: IdempotencyKey) -> Job | None:

@@ -155,6 +155,12 @@ class Meaning(Base):
         CheckConstraint("(vector IS NULL) = (text_hash IS NULL)", name="embedded"),
         Index("ix_meanings_embedded", "embedder", "item_id", postgresql_where=sql("vector IS NOT NULL")),
         Index("ix_meanings_claimed", "embedder", "item_id", postgresql_where=sql("claimed_until IS NOT NULL")),
+        Index(
+            "ix_meanings_created_at",
+            "created_at",
+            postgresql_include=["usd"],
+            postgresql_where=sql("usd IS NOT NULL"),
+        ),
     )
 
 

@@ -205,4 +205,7 @@ def to_ring(session: Session, older_than_s: float = 5, *, per_queue: int = RING_
 def depths(session: Session) -> list[QueueDepth]:
     """How much is queued and running, queue by queue."""
     rows = session.execute(SQL["depths"])
-    return [QueueDepth(row.queue, row.ready, row.delayed, row.running, float(row.oldest_age_s)) for row in rows]
+    return [
+        QueueDepth(row.queue, int(row.ready), int(row.delayed), int(row.running), float(row.oldest_age_s))
+        for row in rows
+    ]

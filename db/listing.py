@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from db.models import Candidate, Evaluation, Job
 from db.paging import InvalidCursor, Page, decode_cursor, encode_cursor, number_in
+from db.vocabulary import JobState
 
 Sort = Literal["ordinal", "-ordinal", "-speedup"]
 
@@ -60,6 +61,9 @@ def _filtered(where: JobFilter) -> Select[Job]:
     for column, wanted in equal.items():
         if wanted is not None:
             query = query.where(column == wanted)
+    if where.state is not None and not JobState(where.state).terminal:
+        # Said for the planner: few jobs are live, and a partial index has them.
+        query = query.where(Job.finished_at.is_(None))
     if where.labels:
         query = query.where(Job.labels.contains(dict(where.labels)))
     if where.created_after is not None:

@@ -178,6 +178,14 @@ class Job(Base):
         Index("ix_jobs_created_at_id", "created_at", "id"),
         Index("ix_jobs_live", "state", postgresql_where=text("finished_at IS NULL")),
         Index("ix_jobs_labels", "labels", postgresql_using="gin"),
+        Index("ix_jobs_problem_name", "problem_name", "created_at", "id"),
+        Index("ix_jobs_hardware", "hardware", "created_at", "id"),
+        Index(
+            "ix_jobs_finished_at",
+            "finished_at",
+            postgresql_include=["state"],
+            postgresql_where=text("finished_at IS NOT NULL"),
+        ),
     )
 
 
@@ -250,8 +258,12 @@ class Evaluation(Base):
 
     __table_args__ = (
         one_of("verdict", Verdict),
-        # What was used today is summed from this index alone.
         Index("ix_evaluations_created_at", "created_at", postgresql_include=["gpu_s"]),
+        Index(
+            "ix_evaluations_disbelieved",
+            "job_id",
+            postgresql_where=text("verdict <> 'ok' AND speedup IS NOT NULL"),
+        ),
     )
 
 
@@ -276,6 +288,8 @@ class Work(Base):
     not_before: Mapped[datetime] = mapped_column(server_default=NOW)
     priority: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     rung_at: Mapped[datetime | None]
+    claimed_at: Mapped[datetime | None]
+    """When it was claimed last. It had waited since `not_before`, unless that is later: then it was given back."""
     error: Mapped[str | None]
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
     finished_at: Mapped[datetime | None]
@@ -300,6 +314,7 @@ class Work(Base):
         UniqueConstraint("candidate_id", "kind"),
         Index("ix_work_ready", "queue", text("priority DESC"), "id", postgresql_where=text("state = 'queued'")),
         Index("ix_work_leases", "lease_expires_at", postgresql_where=text("state = 'running'")),
+        Index("ix_work_claimed_at", "claimed_at", postgresql_where=text("claimed_at IS NOT NULL")),
     )
 
 
@@ -349,8 +364,12 @@ class LlmCall(Base):
     __table_args__ = (
         one_of("state", LlmCallState),
         Index("ix_llm_calls_model_id", "model", "id"),
-        # What was spent today is summed from this index alone.
-        Index("ix_llm_calls_finished_at", "finished_at", postgresql_include=["cost_usd"]),
+        Index(
+            "ix_llm_calls_finished_at",
+            "finished_at",
+            postgresql_include=["cost_usd"],
+            postgresql_where=text("finished_at IS NOT NULL"),
+        ),
         Index("uq_llm_calls_finished", "candidate_id", "key", unique=True, postgresql_where=text("state = 'finished'")),
     )
 
@@ -425,6 +444,7 @@ class Kernel(Base):
             text("speedup DESC NULLS LAST"),
             postgresql_where=text("current"),
         ),
+        Index("ix_kernels_problem_name", "problem_name", "hardware", "language"),
         Index("ix_kernels_current", "id", postgresql_where=text("current")),
         Index("ix_kernels_terms_vector", "terms_vector", postgresql_using="gin", postgresql_where=text("current")),
         Index(
@@ -453,9 +473,14 @@ class Certificate(Base):
     """JSON and not JSONB: the hash is over the text of the numbers, and JSONB rewrites 1e+22, 1e-7 and -0.0."""
     page: Mapped[str]
     """The document as HTML, made where the judge's code is: the API has none of it."""
+    gpu_s: Mapped[float] = mapped_column(server_default=text("0"))
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
 
-    __table_args__ = (one_of("verdict", Verdict),)
+    __table_args__ = (
+        one_of("verdict", Verdict),
+        Index("ix_certificates_created_at", "created_at", postgresql_include=["gpu_s"]),
+        Index("ix_certificates_refused", "job_id", postgresql_where=text("NOT certified")),
+    )
 
 
 class IdempotencyKeyRow(Base):

@@ -29,4 +29,7 @@ class Tuning(Base):
     wall_s: Mapped[float] = mapped_column(server_default=text("0"))
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
 
-    __table_args__ = (Index("ix_tunings_content", "problem_hash", "hardware", "source_hash"),)
+    __table_args__ = (
+        Index("ix_tunings_content", "problem_hash", "hardware", "source_hash"),
+        Index("ix_tunings_created_at", "created_at", postgresql_include=["gpu_s"]),
+    )

@@ -79,6 +79,28 @@ def set_state(session: Session, worker_id: str, state: WorkerState) -> bool:
     return session.execute(query.execution_options(synchronize_session=False)).one_or_none() is not None
 
 
+class WorkerIsGone(Exception):
+    """This worker has left or fell silent: there is nothing to drain or to resume. A new one registers by itself."""
+
+    def __str__(self) -> str:
+        return str(self.__doc__)
+
+
+def drain_or_resume(session: Session, worker_id: str, state: WorkerState) -> Worker | None:
+    """Have a worker claim nothing more after what it does now, or take work again; None when there is no such worker.
+
+    Raises WorkerIsGone.
+    """
+    worker = session.get(Worker, worker_id, with_for_update=True, populate_existing=True)
+    if worker is None:
+        return None
+    if worker.state == WorkerState.GONE:
+        raise WorkerIsGone
+    worker.state = state.value
+    session.flush()
+    return worker
+
+
 def list_workers(session: Session, *, include_gone: bool = False) -> Sequence[Worker]:
     """The workers, oldest first; those that are gone on request."""
     query = select(Worker).order_by(Worker.started_at, Worker.id)

@@ -1,11 +1,17 @@
-"""`kernelwright problems | workers`: what the service can search, and what it can search on."""
+"""`kernelwright problems | leaderboard`: what the service can search by name, and who is fastest at it."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated
+
+import typer
 
 from cli import show
 from cli.service import DEFAULT_URL, JsonOption, UrlOption, service
+
+Name = Annotated[str, typer.Argument(metavar="PROBLEM", help="The name of a problem, bundled or your own.")]
+Hardware = Annotated[str | None, typer.Option("--hardware", help="Only on this: cpu, nvidia-h100, ...")]
+KernelLanguage = Annotated[str | None, typer.Option("--language", help="Only in this: cpp, triton, cuda.")]
 
 
 def problems(url: UrlOption = DEFAULT_URL, json: JsonOption = False) -> None:
@@ -22,37 +28,38 @@ def problems(url: UrlOption = DEFAULT_URL, json: JsonOption = False) -> None:
     )
 
 
-def workers(url: UrlOption = DEFAULT_URL, json: JsonOption = False) -> None:
-    """List the workers: what they run on, which queues they serve and what they do now."""
+def leaderboard(
+    problem: Name,
+    hardware: Hardware = None,
+    language: KernelLanguage = None,
+    url: UrlOption = DEFAULT_URL,
+    json: JsonOption = False,
+) -> None:
+    """Show who is fastest at a problem: one board for each of its sources and targets. On stderr, who is not on it."""
     with service(url) as client:
-        found = client.workers()
+        found = client.leaderboard(problem, hardware=hardware, language=language)
     if json:
-        for worker in found:
-            show.put_json(worker)
+        show.put_json(found)
         return
-    rows = [
-        (
-            f"{each['hostname']}:{each['pid']}",
-            each["state"],
-            each["hardware"] or "-",
-            _device(each["device"]),
-            ",".join(each["queues"]),
-            each["current_work"] or "-",
-            show.moment(each["heartbeat_at"]),
-        )
-        for each in found
-    ]
-    heads = ("worker", "state", "hardware", "device", "queues", "works on", "last heard of")
-    show.table(
-        heads, rows, empty="no workers: start one with `kernelwright worker`, or all of it with `kernelwright up`"
-    )
-
-
-def _device(device: dict[str, Any]) -> str:
-    name = str(device.get("name") or "-")
-    measured = [
-        f"{device[key]:.0f} {unit}"
-        for key, unit in (("copy_gbps", "GB/s"), ("matmul_tflops", "TFLOP/s"))
-        if isinstance(device.get(key), int | float)
-    ]
-    return ", ".join([name, *measured])
+    rows = []
+    for board in found["boards"]:
+        where = f"{board['target']['hardware']}:{board['target']['language']}"
+        rows += [
+            (
+                board["hash"][:8],
+                where,
+                str(each["rank"]),
+                show.speedup(each["speedup"]),
+                show.interval(each["ci95"]) or "-",
+                show.latency(each["latency_us"]),
+                "certified" if each["certified"] else "-",
+                each["model"] or each["proposer"],
+                each["candidate_id"],
+            )
+            for each in board["entries"]
+        ]
+        for each in board["left_out"]:
+            note = f"{where}: {each['candidate_id']}, {show.speedup(each['speedup'])}, is not on it: {each['verdict']}"
+            show.note(f"{note}, {each['why']}")
+    heads = ("source", "target", "rank", "speedup", "95 %", "latency", "certificate", "by", "candidate")
+    show.table(heads, rows, empty=f"no job on {problem} has ended with a measured kernel yet")

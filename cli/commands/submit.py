@@ -16,7 +16,7 @@ from cli import show
 from cli.client import Client, DryRun, Job, OwnProblem
 from cli.client import Target as TargetBody
 from cli.commands.watch import watch_job
-from cli.service import DEFAULT_URL, JsonOption, UnusableInput, UrlOption, key_value, service
+from cli.service import DEFAULT_URL, JobArgument, JsonOption, UnusableInput, UrlOption, key_value, service
 
 _BUDGET = "Budget"
 _STOP = "Stop rules"
@@ -145,6 +145,19 @@ def submit(
             _show_dry_run(client.dry_run(body), as_json=json)
         else:
             _submit(client, body, idempotency_key, watch=watch, as_json=json)
+
+
+def rerun(
+    job: JobArgument,
+    idempotency_key: IdempotencyKey = None,
+    watch: Watch = False,
+    url: UrlOption = DEFAULT_URL,
+    json: JsonOption = False,
+) -> None:
+    """Submit what a job asked for once more: the same problem, target, budget and policy; the first is its parent."""
+    with service(url) as client:
+        again = client.rerun(job, idempotency_key=idempotency_key)
+        tell_job(client, again, watch=watch, as_json=json)
 
 
 def problem_of(argument: str) -> str | OwnProblem:

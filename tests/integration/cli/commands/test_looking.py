@@ -62,6 +62,22 @@ def test_candidates_say_what_was_found(kernelwright: Kernelwright, job: Job, his
     assert [row["candidate"] for row in fastest] == [fast, slow]
 
 
+def test_rerun_prints_the_new_job(kernelwright: Kernelwright, job: Job, client: Client) -> None:
+    printed = kernelwright("rerun", job["id"])
+    assert client.job(printed.stdout.strip())["parent_id"] == job["id"]
+    assert kernelwright("rerun", "job_0").returncode == 2
+
+
+def test_diff_is_the_diff_on_stdout_and_the_figures_on_stderr(
+    kernelwright: Kernelwright, job: Job, history: History, client: Client
+) -> None:
+    slow, fast = history.evaluate(job["id"], **{**OK, "speedup": 1.1}), history.evaluate(job["id"], **OK)
+    printed = kernelwright("diff", slow, fast)
+    assert printed.stdout == client.compare(slow, fast)["diff"]
+    assert printed.stderr.splitlines()[0] == f"A: {slow}, ok, 12.3 us 1.10x [1.80, 1.87]"
+    assert "B against A: 1.67x" in printed.stderr
+
+
 def test_best_is_the_source_alone_on_stdout(
     kernelwright: Kernelwright, job: Job, history: History, client: Client
 ) -> None:
@@ -143,6 +159,22 @@ def test_workers(kernelwright: Kernelwright, sessions: sessionmaker[Session]) ->
     (row,) = _rows(kernelwright("workers").stdout)
     assert (row["worker"], row["hardware"], row["queues"]) == ("box:42", "nvidia-h100", "gpu.nvidia-h100")
     assert row["device"] == "NVIDIA H100 80GB HBM3, 3012 GB/s, 702 TFLOP/s"
+
+
+def test_a_worker_is_drained_and_resumed(kernelwright: Kernelwright, sessions: sessionmaker[Session]) -> None:
+    _register(sessions, "box", "cpu")
+    (row,) = _rows(kernelwright("workers").stdout)
+    assert _rows(kernelwright("workers", "--drain", row["id"]).stdout)[0]["state"] == "draining"
+    assert json.loads(kernelwright("workers", "--resume", row["id"], "--json").stdout)["state"] == "active"
+    assert kernelwright("workers", "--resume", "worker_0").returncode == 2
+
+
+def test_the_summary_in_words(kernelwright: Kernelwright, job: Job, sessions: sessionmaker[Session]) -> None:
+    _register(sessions, "box", "cpu")
+    lines = [line.split("\t") for line in kernelwright("summary").stdout.splitlines()]
+    assert lines[0][1].startswith("0 queued, 1 running")
+    assert lines[1] == ["workers", "1 active, 0 draining"]
+    assert [line[0] for line in lines[5:]] == ["control", "cpu"]
 
 
 def test_a_container_is_well_when_its_own_workers_serve_its_queues(
