@@ -17,12 +17,14 @@ from fastapi import FastAPI
 
 from api import (
     asking,
+    auditing,
     candidates,
     certificates,
     events,
     handlers,
     health,
     jobs,
+    keys,
     knowledge,
     openapi,
     problems,
@@ -30,6 +32,7 @@ from api import (
     requests,
     workers,
 )
+from api.access import AccessMiddleware
 from api.deps import Services
 from api.doorbell import Doorbell, Ring
 from api.feed import Feed
@@ -83,9 +86,10 @@ def create_app(settings: Settings | None = None, *, ring: Ring | None = None) ->
         responses=openapi.COMMON_RESPONSES,
         redirect_slashes=False,
     )
+    app.add_middleware(AccessMiddleware)
     app.add_middleware(FrontMiddleware)
     handlers.install(app)
-    openapi.install(app)
+    openapi.install(app, keyless=settings.auth == "loopback")
     resources = (
         jobs,
         requests,
@@ -97,6 +101,8 @@ def create_app(settings: Settings | None = None, *, ring: Ring | None = None) ->
         problems,
         knowledge,
         workers,
+        keys,
+        auditing,
         health,
     )
     for resource in resources:

@@ -167,7 +167,7 @@ class Job(Base):
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
     parent_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id"), index=True)
-    key_id: Mapped[str | None] = mapped_column(ForeignKey("api_keys.id"), index=True)
+    key_id: Mapped[str | None] = mapped_column(ForeignKey("api_keys.id"))
     """The API key that it was submitted with, whose caps it shares with the key's other jobs."""
 
     __table_args__ = (
@@ -177,6 +177,8 @@ class Job(Base):
         one_of("search_policy", SearchPolicy),
         Index("ix_jobs_created_at_id", "created_at", "id"),
         Index("ix_jobs_live", "state", postgresql_where=text("finished_at IS NULL")),
+        Index("ix_jobs_key_id_created_at", "key_id", "created_at"),
+        Index("ix_jobs_in_flight", "key_id", postgresql_where=text("finished_at IS NULL")),
         Index("ix_jobs_labels", "labels", postgresql_using="gin"),
     )
 
