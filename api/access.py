@@ -19,12 +19,13 @@ from typing import Final
 from urllib.parse import urlsplit
 
 import structlog
-from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.deps import Services
 from api.errors import CrossSite, MissingKey, MissingScope, UnknownKey
 from api.handlers import DATABASE_AWAY, unavailable
+from api.limiting import Room
 from db import keys, vocabulary
 from db.keys import Identity, UnusableKey
 from db.settings import is_loopback
@@ -81,16 +82,35 @@ class AccessMiddleware:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        caller = await _caller(scope["app"].state.services, scope, headers)
+        services: Services = scope["app"].state.services
+        try:
+            caller = await _caller(services, scope, headers)
+        except (MissingKey, UnknownKey):
+            await services.limiter.stranger(_address(scope))
+            raise
+        room = None if caller.key_id is None else await services.limiter.key(caller.key_id)
         _check_site(scope["method"], headers)
         caller.check(needed)
         scope["state"]["caller"] = caller
         with structlog.contextvars.bound_contextvars(key=caller.name):
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, send if room is None else _saying(room, send))
+
+
+def _saying(room: Room, send: Send) -> Send:
+    async def said(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            MutableHeaders(scope=message).update(room.headers())
+        await send(message)
+
+    return said
+
+
+def _address(scope: Scope) -> str | None:
+    return scope["client"][0] if scope.get("client") else None
 
 
 async def _caller(services: Services, scope: Scope, headers: Headers) -> Caller:
-    address = scope["client"][0] if scope.get("client") else None
+    address = _address(scope)
     request_id = scope["state"]["request_id"]
     header = headers.get("authorization")
     if header is not None:

@@ -36,6 +36,7 @@ from api.access import AccessMiddleware
 from api.deps import Services
 from api.doorbell import Doorbell, Ring
 from api.feed import Feed
+from api.limiting import Limiter
 from api.middleware import FrontMiddleware
 from api.shutdown import release_on_signal
 from api.store import Store
@@ -116,11 +117,13 @@ async def _services(settings: Settings, ring: Ring) -> AsyncIterator[Services]:
     doorbell = Doorbell(ring)
     store = Store(make_async_sessions(engine), doorbell)
     feed = Feed(engine, store)
+    limiter = Limiter(settings)
     running = asyncio.create_task(feed.run(), name="feed")
     running.add_done_callback(_feed_ended)
     try:
-        yield Services(settings, store, feed, doorbell)
+        yield Services(settings, store, feed, doorbell, limiter)
     finally:
+        await limiter.close()
         await feed.stop()
         running.cancel()
         with suppress(asyncio.CancelledError):

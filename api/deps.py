@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 from api.doorbell import Doorbell
 from api.errors import FieldError, Invalid
 from api.feed import Feed
+from api.limiting import Limiter
 from api.store import Store
 from db.audit import Actor
 from db.settings import Settings
@@ -23,6 +24,7 @@ class Services:
     store: Store
     feed: Feed
     doorbell: Doorbell
+    limiter: Limiter
 
 
 def _services(request: Request) -> Services:

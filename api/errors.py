@@ -22,6 +22,7 @@
     │   ├── KeyReused     422      an Idempotency-Key that was used for another body
     │   └── Refused       422      a problem that the judge has refused on this hardware
     ├── QuotaUsed         429      too many jobs of this key, in flight or within a day
+    ├── TooManyRequests   429      more requests than a key, or an address without one, may send in a time
     ├── Internal          500      a fault of ours; what it was stays in the server's log
     └── Unavailable       503      the database cannot be reached now
         └── NotReady      503      what /readyz found missing
@@ -157,6 +158,14 @@ class QuotaUsed(ApiError):
     status = 429
     title = "Quota used up"
     slug = "quota-used"
+
+
+class TooManyRequests(ApiError):
+    """Too many requests: Retry-After says when to send the next one."""
+
+    status = 429
+    title = "Too many requests"
+    slug = "too-many-requests"
 
 
 class NotFound(ApiError):

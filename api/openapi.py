@@ -19,6 +19,7 @@ from api.errors import (
     MissingScope,
     ProblemDocument,
     Responses,
+    TooManyRequests,
     Unavailable,
     UnknownKey,
     responses,
@@ -48,7 +49,7 @@ _BEARER = {
     "bearerFormat": "kw_live_...",
     "description": "An API key. An operation names the scope that it needs; `admin` has all. See docs/keys.md.",
 }
-_ACCESS_ERRORS = (MissingKey, UnknownKey, MissingScope)
+_ACCESS_ERRORS = (MissingKey, UnknownKey, MissingScope, TooManyRequests)
 
 
 def example(description: str, value: Any, media_type: str = "application/json") -> dict[str, Any]:

@@ -273,6 +273,10 @@ class Work(Base):
     lease_expires_at: Mapped[datetime | None]
     not_before: Mapped[datetime] = mapped_column(server_default=NOW)
     priority: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    share_of: Mapped[str] = mapped_column(server_default=text("''"))
+    """The API key of its job, empty without one: keys take turns at the workers."""
+    claimed_at: Mapped[datetime | None]
+    """Last; the turns are counted by it."""
     rung_at: Mapped[datetime | None]
     error: Mapped[str | None]
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
@@ -296,7 +300,16 @@ class Work(Base):
         Index("uq_work_learn", "job_id", unique=True, postgresql_where=text("kind = 'learn'")),
         # A candidate is proposed by one unit of work, evaluated by one and certified by one.
         UniqueConstraint("candidate_id", "kind"),
-        Index("ix_work_ready", "queue", text("priority DESC"), "id", postgresql_where=text("state = 'queued'")),
+        Index(
+            "ix_work_ready",
+            "queue",
+            text("priority DESC"),
+            text("share_of DESC"),
+            "id",
+            postgresql_where=text("state = 'queued'"),
+        ),
+        Index("ix_work_running", "queue", "share_of", postgresql_where=text("state = 'running'")),
+        Index("ix_work_served", "queue", "share_of", "claimed_at", postgresql_where=text("claimed_at IS NOT NULL")),
         Index("ix_work_leases", "lease_expires_at", postgresql_where=text("state = 'running'")),
     )
 

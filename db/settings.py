@@ -11,6 +11,8 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+_RATE = r"^$|^[1-9]\d{0,8}/(second|minute|hour|day)$"
+
 
 class SettingsError(Exception):
     """A setting is missing or unusable; the message says which and what to set it to."""
@@ -49,6 +51,10 @@ class Settings(BaseSettings):
     redis_url: SecretStr | None = None
     auth: Literal["required", "loopback"] = "loopback"
     """Who needs an API key: everybody (`required`), or everybody but programs of this machine (`loopback`)."""
+    rate_limit: str = Field(default="6000/minute", pattern=_RATE)
+    """Requests of one key; empty: any number. On loopback without a key nothing is limited."""
+    rate_limit_address: str = Field(default="300/minute", pattern=_RATE)
+    """Requests of one address that have no usable key, before they are refused as too many."""
     log_level: str = "INFO"
     log_format: Literal["auto", "json", "console"] = "auto"
     """`auto` is console on a terminal and JSON elsewhere."""

@@ -1,4 +1,4 @@
-"""API keys with scopes, an end, a rotation and quotas; the audit log.
+"""API keys with scopes, an end, a rotation and quotas; the audit log; keys take turns at the workers.
 
 Revision ID: 0009
 Revises: 0008
@@ -28,9 +28,15 @@ def upgrade() -> None:
     _extend_keys()
     _count_jobs_of_keys()
     _create_audit()
+    _share_work()
 
 
 def downgrade() -> None:
+    for name in ("ix_work_served", "ix_work_running", "ix_work_ready"):
+        op.drop_index(name, "work")
+    _index_ready("queue", sa.text("priority DESC"), "id")
+    op.drop_column("work", "claimed_at")
+    op.drop_column("work", "share_of")
     op.drop_table("audit")
     op.create_index(op.f("ix_jobs_key_id"), "jobs", ["key_id"])
     op.drop_index("ix_jobs_in_flight", "jobs")
@@ -80,3 +86,21 @@ def _create_audit() -> None:
     )
     for column in ("key_id", "subject"):
         op.create_index(f"ix_audit_{column}_seq", "audit", [column, "seq"])
+
+
+def _share_work() -> None:
+    op.add_column("work", sa.Column("share_of", sa.Text(), server_default=sa.text("''"), nullable=False))
+    op.add_column("work", sa.Column("claimed_at", _TIME))
+    op.execute(
+        "UPDATE work SET share_of = jobs.key_id FROM jobs"
+        " WHERE jobs.id = work.job_id AND jobs.key_id IS NOT NULL AND work.state IN ('queued', 'running')"
+    )
+    op.drop_index("ix_work_ready", "work")
+    _index_ready("queue", sa.text("priority DESC"), sa.text("share_of DESC"), "id")
+    running, served = sa.text("state = 'running'"), sa.text("claimed_at IS NOT NULL")
+    op.create_index("ix_work_running", "work", ["queue", "share_of"], postgresql_where=running)
+    op.create_index("ix_work_served", "work", ["queue", "share_of", "claimed_at"], postgresql_where=served)
+
+
+def _index_ready(*columns: str | sa.TextClause) -> None:
+    op.create_index("ix_work_ready", "work", list(columns), postgresql_where=sa.text("state = 'queued'"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -203,3 +205,46 @@ def test_a_page_of_another_site_changes_nothing(http: httpx2.Client, url: str) -
         assert answer.status_code == status
     assert http.get("/v1/jobs", headers={"Host": "rebound.example.com"}).status_code == 401
     assert http.get("/v1/jobs", headers={"X-Forwarded-For": "10.0.0.9"}).status_code == 401
+
+
+@pytest.fixture
+def narrow_url(database_url: str, valkey: EmbeddedValkey, bells: Bells) -> Iterator[Callable[..., str]]:
+    """A server that lets through five requests an hour, with its Redis or with none."""
+    with ExitStack() as stack:
+
+        def serve(redis_url: str = valkey.url) -> str:
+            settings = Settings(
+                auth="required",
+                rate_limit="5/hour",
+                rate_limit_address="3/hour",
+                database_url=SecretStr(database_url),
+                redis_url=SecretStr(redis_url),
+            )
+            return stack.enter_context(serving(create_app(settings, ring=bells)))
+
+        yield serve
+
+
+def test_a_key_that_sends_too_much_is_told_when_to_come_back(
+    narrow_url: Callable[..., str], tokens: dict[str, str]
+) -> None:
+    with httpx2.Client(base_url=narrow_url(), headers={"Authorization": f"Bearer {tokens['read']}"}) as client:
+        answers = [client.get("/v1/jobs") for _ in range(6)]
+        assert [each.status_code for each in answers] == [200] * 5 + [429]
+        assert [each.headers["ratelimit-remaining"] for each in answers] == ["4", "3", "2", "1", "0", "0"]
+        assert kind(answers[-1]) == (429, "too-many-requests")
+        assert 3500 < int(answers[-1].headers["retry-after"]) <= 3600
+        assert answers[-1].headers["ratelimit-limit"] == "5"
+        assert client.get("/healthz").status_code == 200
+        others = client.get("/v1/jobs", headers={"Authorization": f"Bearer {tokens['admin']}"})
+        assert others.status_code == 200, "each key has its own"
+        guesses = [client.get("/v1/jobs", headers={"Authorization": "Bearer kw_live_x"}) for _ in range(4)]
+        assert [each.status_code for each in guesses] == [401] * 3 + [429]
+
+
+def test_without_redis_nobody_is_limited(
+    narrow_url: Callable[..., str], tokens: dict[str, str], tmp_path: Path
+) -> None:
+    url = narrow_url(f"unix://{tmp_path}/none")
+    with httpx2.Client(base_url=url, headers={"Authorization": f"Bearer {tokens['read']}"}) as client:
+        assert [client.get("/v1/jobs").status_code for _ in range(7)] == [200] * 7
