@@ -28,7 +28,9 @@ RETURNING id, kind, queue, job_id, candidate_id, attempt, lease_token
 -- Highest priority first; within a priority the key with the fewest units running on that queue, then the one that was
 -- served longest ago, and of one key the oldest. So a key's first job waits for one turn, not for another key's thousand.
 -- `waiting` hops through ix_work_ready from one (queue, priority, key) to the next: as many steps as there are such
--- groups, however many rows wait. Of them only heads are locked, in that order, until one is had.
+-- groups, however many rows wait. Of them only heads are locked, in that order, until one is had. Written as equalities,
+-- the bounds of a group would let the planner walk the primary key instead, past all that was ever done; and a NOT EXISTS
+-- would let it read all jobs.
 -- A draining worker gets nothing, whatever rings.
 WITH RECURSIVE waiting AS (
     SELECT head.queue, head.priority, head.share_of
@@ -66,11 +68,12 @@ WHERE state = 'queued' AND id = (
     FROM (SELECT * FROM turns ORDER BY priority DESC, running, served_at NULLS FIRST, share_of) AS turn
     CROSS JOIN LATERAL (
         SELECT ready.id FROM work AS ready
-        WHERE ready.queue = turn.queue AND ready.priority = turn.priority AND ready.share_of = turn.share_of
-          AND ready.state = 'queued' AND ready.not_before <= now()
+        WHERE ready.queue = turn.queue AND ready.state = 'queued' AND ready.not_before <= now()
+          AND (ready.priority, ready.share_of) <= (turn.priority, turn.share_of)
+          AND (ready.priority, ready.share_of) >= (turn.priority, turn.share_of)
           AND (ready.kind IN ('advance', 'learn')
-               OR NOT EXISTS (SELECT FROM jobs WHERE jobs.id = ready.job_id AND jobs.cancel_requested))
-        ORDER BY ready.id
+               OR (SELECT NOT jobs.cancel_requested FROM jobs WHERE jobs.id = ready.job_id))
+        ORDER BY ready.priority DESC, ready.share_of DESC, ready.id
         LIMIT 1
         FOR UPDATE SKIP LOCKED
     ) AS head
