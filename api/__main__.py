@@ -10,14 +10,15 @@ import sys
 
 import uvicorn
 
-from db.settings import Settings, SettingsError
+from db.settings import Settings, SettingsError, check_bind
 
 # Waiters are released at once; this is for the answers that are being written.
 _GRACE_S = 5
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serve until SIGTERM or Ctrl-C. Exits 2 when a setting is missing, with a sentence that says which."""
+    """Serve until SIGTERM or Ctrl-C. Exits 2 when a setting is missing, with a sentence that says which; so also when
+    others could reach it and no keys are asked for."""
     parser = argparse.ArgumentParser(prog="python -m api", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=int, default=8080, help="default: %(default)s; 0 takes a free one")
@@ -26,6 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         settings = Settings()
         _ = settings.sqlalchemy_url, settings.broker_url
+        check_bind(settings, chosen.host)
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")
         return 2

@@ -17,6 +17,7 @@ from fastapi import FastAPI
 
 from api import (
     asking,
+    auditing,
     candidates,
     certificates,
     comparing,
@@ -24,6 +25,7 @@ from api import (
     handlers,
     health,
     jobs,
+    keys,
     knowledge,
     metrics,
     openapi,
@@ -33,9 +35,11 @@ from api import (
     summary,
     workers,
 )
+from api.access import AccessMiddleware
 from api.deps import Services
 from api.doorbell import Doorbell, Ring
 from api.feed import Feed
+from api.limiting import Limiter
 from api.middleware import FrontMiddleware
 from api.shutdown import release_on_signal
 from api.store import Store
@@ -87,9 +91,10 @@ def create_app(settings: Settings | None = None, *, ring: Ring | None = None) ->
         redirect_slashes=False,
     )
     app.state.metrics = metrics.ServiceMetrics(health.own_version())
+    app.add_middleware(AccessMiddleware)
     app.add_middleware(FrontMiddleware, served=app.state.metrics.served)
     handlers.install(app)
-    openapi.install(app)
+    openapi.install(app, keyless=settings.auth == "loopback")
     resources = (
         jobs,
         requests,
@@ -103,6 +108,8 @@ def create_app(settings: Settings | None = None, *, ring: Ring | None = None) ->
         knowledge,
         workers,
         summary,
+        keys,
+        auditing,
         health,
         metrics,
     )
@@ -117,11 +124,13 @@ async def _services(settings: Settings, ring: Ring) -> AsyncIterator[Services]:
     doorbell = Doorbell(ring)
     store = Store(make_async_sessions(engine), doorbell)
     feed = Feed(engine, store)
+    limiter = Limiter(settings)
     running = asyncio.create_task(feed.run(), name="feed")
     running.add_done_callback(_feed_ended)
     try:
-        yield Services(settings, store, feed, doorbell)
+        yield Services(settings, store, feed, doorbell, limiter)
     finally:
+        await limiter.close()
         await feed.stop()
         running.cancel()
         with suppress(asyncio.CancelledError):

@@ -8,10 +8,11 @@ from typing import Annotated, cast
 from fastapi import Depends, Request
 
 from api.doorbell import Doorbell
-from api.errors import FieldError, Invalid, UnknownKey
+from api.errors import FieldError, Invalid
 from api.feed import Feed
+from api.limiting import Limiter
 from api.store import Store
-from db.keys import find_key
+from db.audit import Actor
 from db.settings import Settings
 
 
@@ -23,6 +24,7 @@ class Services:
     store: Store
     feed: Feed
     doorbell: Doorbell
+    limiter: Limiter
 
 
 def _services(request: Request) -> Services:
@@ -41,22 +43,19 @@ def _doorbell(request: Request) -> Doorbell:
     return _services(request).doorbell
 
 
-async def _key_id(request: Request) -> str | None:
-    """The API key of the request: None without one. What a key may do is not asked here, only what it may spend.
-
-    Raises:
-        UnknownKey: there is an Authorization header, and its key is none of ours.
-    """
-    header = request.headers.get("authorization")
-    if header is None:
-        return None
-    scheme, _, token = header.partition(" ")
-    key_id = await _store(request).read(find_key, token.strip()) if scheme.lower() == "bearer" else None
-    if key_id is None:
-        raise UnknownKey(headers={"WWW-Authenticate": "Bearer"})
+def _key_id(request: Request) -> str | None:
+    """The API key of the request: None on this very machine, where none is needed (`api.access`)."""
+    key_id: str | None = request.state.caller.key_id
     return key_id
 
 
+def _actor(request: Request) -> Actor:
+    """Who asks, for the audit log."""
+    caller = request.state.caller
+    return Actor(caller.key_id, caller.address, caller.request_id)
+
+
+ActorDep = Annotated[Actor, Depends(_actor)]
 KeyDep = Annotated[str | None, Depends(_key_id)]
 ServicesDep = Annotated[Services, Depends(_services)]
 StoreDep = Annotated[Store, Depends(_store)]

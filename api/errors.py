@@ -2,22 +2,28 @@
 
     ApiError                       status, title and type are the class's; its docstring is the default detail
     ├── BrokenJson        400      the body is no JSON
-    ├── UnknownKey        401      an Authorization header with a key that nobody gave out
+    ├── MissingKey        401      no key, where one is needed
+    ├── UnknownKey        401      a key that nobody gave out, or that is over
     ├── ScrapeRefused     401      metrics asked for from another machine, without the token
+    ├── MissingScope      403      a key that may not do this
+    ├── CrossSite         403      another site's page, in the browser of somebody who may
     ├── BudgetUsed        403      a cap of the API key is used up
     ├── NotFound          404      nothing at this address
     │   ├── UnknownJob  UnknownCandidate  UnknownProblem  UnknownRequest  UnknownLesson  UnknownQuestion
-    │   ├── UnknownWorker
+    │   ├── NoSuchKey  UnknownWorker
     │   └── NoBestYet  NoCertificate  NoSource  NoLog
     ├── WrongMethod       405
     ├── Conflict          409      right in form, and not possible as things stand
     │   ├── NotProposed            a request that has nothing to confirm now
+    │   ├── KeyExists  KeyOver     API keys, by their names
     │   └── JobEnded  NotAsking  StaleToken  ToldBefore  WorkerGone
     ├── BodyTooLarge      413
     ├── NotJson           415      a body that does not say that it is JSON
     ├── Invalid           422      fields or parameters at fault, each with a pointer
     │   ├── KeyReused     422      an Idempotency-Key that was used for another body
     │   └── Refused       422      a problem that the judge has refused on this hardware
+    ├── QuotaUsed         429      too many jobs of this key, in flight or within a day
+    ├── TooManyRequests   429      more requests than a key, or an address without one, may send in a time
     ├── Internal          500      a fault of ours; what it was stays in the server's log
     └── Unavailable       503      the database cannot be reached now
         └── NotReady      503      what /readyz found missing
@@ -106,8 +112,17 @@ class BrokenJson(ApiError):
     slug = "broken-json"
 
 
+class MissingKey(ApiError):
+    """This needs a key: send the header `Authorization: Bearer kw_live_...` (with curl: -H "Authorization: Bearer
+    $KEY"; the command line reads KERNELWRIGHT_KEY). An operator makes one: kernelwright keys NAME --create"""
+
+    status = 401
+    title = "Key needed"
+    slug = "missing-key"
+
+
 class UnknownKey(ApiError):
-    """The Authorization header has no key of this service: send `Bearer` and a key, or leave the header out."""
+    """The Authorization header has no key of this service: send `Bearer` and a key."""
 
     status = 401
     title = "Unknown key"
@@ -123,12 +138,44 @@ class ScrapeRefused(ApiError):
     slug = "scrape-refused"
 
 
+class MissingScope(ApiError):
+    """The key may not do this; the detail names the scope that is needed."""
+
+    status = 403
+    title = "Scope missing"
+    slug = "missing-scope"
+
+
+class CrossSite(ApiError):
+    """A page of another site sent this from a browser. Programs send their key as `Authorization: Bearer ...`."""
+
+    status = 403
+    title = "Sent by another site"
+    slug = "cross-site"
+
+
 class BudgetUsed(ApiError):
     """A cap of this API key is used up by its jobs together. Its owner can have it raised."""
 
     status = 403
     title = "Budget used up"
     slug = "budget-used"
+
+
+class QuotaUsed(ApiError):
+    """A quota of jobs of this API key is used up; Retry-After says when to try again. Its owner can have it raised."""
+
+    status = 429
+    title = "Quota used up"
+    slug = "quota-used"
+
+
+class TooManyRequests(ApiError):
+    """Too many requests: Retry-After says when to send the next one."""
+
+    status = 429
+    title = "Too many requests"
+    slug = "too-many-requests"
 
 
 class NotFound(ApiError):
@@ -188,6 +235,13 @@ class UnknownWorker(NotFound):
     slug = "unknown-worker"
 
 
+class NoSuchKey(NotFound):
+    """There is no key of this name. GET /v1/keys lists the keys."""
+
+    title = "No such key"
+    slug = "no-such-key"
+
+
 class NoBestYet(NotFound):
     """No candidate of this job is verified yet. GET /v1/jobs/{id}?wait=30 tells when that changes."""
 
@@ -230,6 +284,20 @@ class Conflict(ApiError):
     status = 409
     title = "Conflict"
     slug = "conflict"
+
+
+class KeyExists(Conflict):
+    """There is a key of this name already, perhaps a revoked one: take another name, or rotate that key."""
+
+    title = "Key exists"
+    slug = "key-exists"
+
+
+class KeyOver(Conflict):
+    """This key is revoked, and that is for good: make another."""
+
+    title = "Key revoked"
+    slug = "key-over"
 
 
 class NotProposed(Conflict):

@@ -23,12 +23,16 @@ log = structlog.get_logger("api")
 _PLACES = {"body": "#", "query": "?", "path": "path:", "header": "header:"}
 
 
+DATABASE_AWAY = (OperationalError, InterfaceError, PoolTimeout)
+"""What is raised while the database cannot be reached."""
+
+
 def install(app: FastAPI) -> None:
     """Register every handler on the application."""
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_exception)
-    for kind in (OperationalError, InterfaceError, PoolTimeout):
+    for kind in DATABASE_AWAY:
         app.add_exception_handler(kind, _database_error)
     app.add_exception_handler(DataError, _unstorable)
     app.add_exception_handler(UnicodeEncodeError, _unstorable)
@@ -109,6 +113,11 @@ async def _unstorable(request: Request, error: Exception) -> Response:
 
 
 async def _database_error(request: Request, error: Exception) -> Response:
+    return answer(request, unavailable(error, request.url.path))
+
+
+def unavailable(error: Exception, where: str) -> Unavailable:
+    """The answer while the database is away; why goes to the log, never to the client."""
     cause = error.orig if isinstance(error, DBAPIError) else error
-    log.warning("database.unavailable", why=str(cause), path=request.url.path)
-    return answer(request, Unavailable())
+    log.warning("database.unavailable", why=str(cause), path=where)
+    return Unavailable()

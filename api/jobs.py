@@ -11,7 +11,7 @@ from pydantic import Field
 from sqlalchemy.orm import Session
 
 from api import examples, submission
-from api.deps import FeedDep, KeyDep, StoreDep, known_parameters
+from api.deps import ActorDep, FeedDep, StoreDep, known_parameters
 from api.errors import (
     BodyTooLarge,
     BrokenJson,
@@ -19,9 +19,9 @@ from api.errors import (
     Invalid,
     KeyReused,
     NotJson,
+    QuotaUsed,
     Refused,
     UnknownJob,
-    UnknownKey,
     invalid,
 )
 from api.job_schemas import CancelBody, Cancelled, DryRun, Job, JobBody, JobPage
@@ -31,9 +31,10 @@ from api.openapi import answers, example
 from api.paging import Cursor, Limit, link_next
 from api.schemas import Text, TimeIn
 from api.waiting import LONGEST_WAIT_S, job_when_changed, job_when_ended, load_job
-from db import jobs
+from db import audit, jobs
+from db.audit import Actor
 from db.paging import InvalidCursor
-from db.vocabulary import JobState, Language
+from db.vocabulary import AuditAction, JobState, Language
 
 # The doorbell makes a job start within milliseconds, but searches take minutes: polling faster shows nothing new.
 RETRY_AFTER_S = 2
@@ -65,14 +66,14 @@ _CANCELLED = {
     "",
     status_code=202,
     summary="Submit a job",
-    responses=answers(_SUBMITTED, *_BODY_ERRORS, KeyReused, Refused, UnknownKey, BudgetUsed),
+    responses=answers(_SUBMITTED, *_BODY_ERRORS, KeyReused, Refused, BudgetUsed, QuotaUsed),
 )
 async def submit_job(
     body: JobBody,
     response: Response,
     store: StoreDep,
     feed: FeedDep,
-    key_id: KeyDep,
+    actor: ActorDep,
     dry_run: bool = False,
     idempotency_key: Annotated[IdempotencyKey | None, Header(description="one job per key for 24 h")] = None,
     prefer: Annotated[str | None, Header(description="wait=N: answer when the job ends, at most 60 s")] = None,
@@ -82,7 +83,7 @@ async def submit_job(
     if dry_run:
         response.status_code = 200
         return await store.read(submission.dry_run, body, problem)
-    job, replayed = await store.write(submission.submit, body, problem, idempotency_key, key_id)
+    job, replayed = await store.write(submission.submit, body, problem, idempotency_key, actor)
     return await _submitted(response, store, feed, job, replayed, preferred_wait_s(prefer))
 
 
@@ -137,9 +138,11 @@ async def show_job(
     summary="Cancel a job",
     responses=answers(_CANCELLED, UnknownJob, *_BODY_ERRORS),
 )
-async def cancel_job(job_id: str, response: Response, store: StoreDep, body: CancelBody | None = None) -> Cancelled:
+async def cancel_job(
+    job_id: str, response: Response, store: StoreDep, actor: ActorDep, body: CancelBody | None = None
+) -> Cancelled:
     """May be repeated: a job is cancelled once. Running candidates are stopped within seconds."""
-    cancelled = await store.write(_cancel, job_id, body.reason if body else None)
+    cancelled = await store.write(_cancel, job_id, body.reason if body else None, actor)
     response.status_code = 202 if cancelled.changed else 200
     response.headers.update(_headers(cancelled.job))
     return cancelled
@@ -149,14 +152,14 @@ async def cancel_job(job_id: str, response: Response, store: StoreDep, body: Can
     "/{job_id}/rerun",
     status_code=202,
     summary="Run a job again",
-    responses=answers(_RERUN, UnknownJob, KeyReused, Refused, UnknownKey, BudgetUsed),
+    responses=answers(_RERUN, UnknownJob, KeyReused, Refused, BudgetUsed, QuotaUsed),
 )
 async def rerun_job(
     job_id: str,
     response: Response,
     store: StoreDep,
     feed: FeedDep,
-    key_id: KeyDep,
+    actor: ActorDep,
     idempotency_key: Annotated[IdempotencyKey | None, Header(description="one job per key for 24 h")] = None,
     prefer: Annotated[str | None, Header(description="wait=N: answer when the job ends, at most 60 s")] = None,
 ) -> Job:
@@ -164,7 +167,7 @@ async def rerun_job(
 
     What was learned meanwhile is used, and the judge draws other inputs. To repeat a search exactly there is `replay`.
     """
-    job, replayed = await store.write(submission.rerun, job_id, idempotency_key, key_id)
+    job, replayed = await store.write(submission.rerun, job_id, idempotency_key, actor)
     return await _submitted(response, store, feed, job, replayed, preferred_wait_s(prefer))
 
 
@@ -205,7 +208,9 @@ def _page(session: Session, where: jobs.JobFilter, limit: int, cursor: str | Non
     return JobPage(data=job_views(session, page.items), next_cursor=page.next_cursor, has_more=page.has_more)
 
 
-def _cancel(session: Session, job_id: str, reason: str | None) -> Cancelled:
+def _cancel(session: Session, job_id: str, reason: str | None, actor: Actor) -> Cancelled:
     load_job(session, job_id)
     changed = jobs.cancel_job(session, job_id, reason)
+    if changed:
+        audit.note(session, actor, AuditAction.JOB_CANCEL, job_id, {"reason": reason} if reason else None)
     return Cancelled(changed=changed, job=job_view(session, jobs.fetch_job(session, job_id)))

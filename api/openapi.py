@@ -9,7 +9,21 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 
-from api.errors import ApiError, Internal, Invalid, ProblemDocument, Responses, Unavailable, responses
+from api.access import needed_scope
+from api.errors import (
+    MEDIA_TYPE,
+    ApiError,
+    Internal,
+    Invalid,
+    MissingKey,
+    MissingScope,
+    ProblemDocument,
+    Responses,
+    TooManyRequests,
+    Unavailable,
+    UnknownKey,
+    responses,
+)
 
 TAGS = [
     {"name": "jobs", "description": "Submit a search, follow it, take its best kernel."},
@@ -21,11 +35,22 @@ TAGS = [
     {"name": "knowledge", "description": "What earlier searches taught, and what knowing it is worth."},
     {"name": "workers", "description": "Who does the work, on what."},
     {"name": "summary", "description": "The whole service in one call."},
+    {"name": "keys", "description": "Who may do what and use how much, and who did what. For admins."},
     {"name": "health", "description": "For load balancers and orchestrators."},
 ]
 
 COMMON_RESPONSES = responses(Invalid, Unavailable, Internal)
 """What any operation may answer."""
+
+
+SCHEME = "key"
+_BEARER = {
+    "type": "http",
+    "scheme": "bearer",
+    "bearerFormat": "kw_live_...",
+    "description": "An API key. An operation names the scope that it needs; `admin` has all. See docs/keys.md.",
+}
+_ACCESS_ERRORS = (MissingKey, UnknownKey, MissingScope, TooManyRequests)
 
 
 def example(description: str, value: Any, media_type: str = "application/json") -> dict[str, Any]:
@@ -39,18 +64,18 @@ def answers(good: Mapping[int, dict[str, Any]], *errors: type[ApiError]) -> Resp
     return described | responses(*errors)
 
 
-def install(app: FastAPI) -> None:
-    """Have the application describe itself; the document is made once."""
+def install(app: FastAPI, *, keyless: bool) -> None:
+    """Have the application describe itself; the document is made once. `keyless`: on loopback no key is needed."""
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = _document(app)
+            app.openapi_schema = _document(app, keyless)
         return app.openapi_schema
 
     app.openapi = document  # type: ignore[method-assign]
 
 
-def _document(app: FastAPI) -> dict[str, Any]:
+def _document(app: FastAPI, keyless: bool) -> dict[str, Any]:
     document = get_openapi(
         title=app.title,
         version=app.version,
@@ -67,6 +92,7 @@ def _document(app: FastAPI) -> dict[str, Any]:
         for operation in operations.values():
             for parameter in operation.get("parameters", ()):
                 parameter["schema"] = _never_null(parameter["schema"])
+    _secure(document, keyless)
     return document
 
 
@@ -77,3 +103,24 @@ def _never_null(schema: dict[str, Any]) -> dict[str, Any]:
         return schema
     (only,) = choices
     return {**{name: value for name, value in schema.items() if name != "anyOf"}, **only}
+
+
+def _secure(document: dict[str, Any], keyless: bool) -> None:
+    """Say of each operation which scope its key must have, and what it answers without."""
+    document["components"]["securitySchemes"] = {SCHEME: _BEARER}
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            scope = needed_scope(method.upper(), path)
+            if scope is None:
+                operation["security"] = []
+                continue
+            operation["security"] = [{SCHEME: [scope.value]}, *([{}] if keyless else [])]
+            _add_answers(operation["responses"], responses(*_ACCESS_ERRORS))
+
+
+def _add_answers(answered: dict[str, Any], more: Responses) -> None:
+    for status, entry in more.items():
+        known = answered.setdefault(str(status), entry)
+        if known is not entry:
+            known["description"] = f"{entry['description']}; {known['description']}"
+            known["content"][MEDIA_TYPE]["examples"] |= entry["content"][MEDIA_TYPE]["examples"]

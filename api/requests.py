@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Response
 
 from api import examples, wishes
-from api.deps import KeyDep, ServicesDep, StoreDep, known_parameters
+from api.deps import ActorDep, KeyDep, ServicesDep, StoreDep, known_parameters
 from api.errors import (
     BodyTooLarge,
     BrokenJson,
@@ -16,8 +16,8 @@ from api.errors import (
     Invalid,
     NotJson,
     NotProposed,
+    QuotaUsed,
     Refused,
-    UnknownKey,
     UnknownRequest,
 )
 from api.job_schemas import DryRun, Job
@@ -51,7 +51,7 @@ _CONFIRMED = {
     "",
     status_code=200,
     summary="Ask for a kernel in plain words",
-    responses=answers(_MADE, BrokenJson, BodyTooLarge, NotJson, Invalid, UnknownKey, BudgetUsed),
+    responses=answers(_MADE, BrokenJson, BodyTooLarge, NotJson, Invalid, BudgetUsed),
 )
 async def make_request(
     body: RequestBody, response: Response, services: ServicesDep, store: StoreDep, key_id: KeyDep
@@ -79,10 +79,10 @@ async def show_request(request_id: str, store: StoreDep, wait: Wait = 0) -> Plai
     "/{request_id}/confirm",
     status_code=202,
     summary="Submit the job that a request proposes",
-    responses=answers(_CONFIRMED, UnknownRequest, NotProposed, Refused, UnknownKey, BudgetUsed),
+    responses=answers(_CONFIRMED, UnknownRequest, NotProposed, Refused, BudgetUsed, QuotaUsed),
 )
 async def confirm_request(
-    request_id: str, response: Response, store: StoreDep, key_id: KeyDep, dry_run: bool = False
+    request_id: str, response: Response, store: StoreDep, actor: ActorDep, dry_run: bool = False
 ) -> Any:
     """May be repeated: a request becomes one job. To change something first, POST its `proposal.job` to /v1/jobs."""
     if dry_run:
@@ -90,7 +90,7 @@ async def confirm_request(
         preview: DryRun = await store.read(wishes.preview, request_id)
         return preview
     job: Job
-    job, again = await store.write(wishes.confirm, request_id, key_id)
+    job, again = await store.write(wishes.confirm, request_id, actor)
     response.status_code = 200 if again else 202
     response.headers["Location"] = job.links["self"]
     return job

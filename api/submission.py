@@ -5,21 +5,23 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 
 from sqlalchemy.orm import Session
 
 from api.admission_views import admission_view
-from api.errors import BudgetUsed, FieldError, KeyReused, Refused, UnknownJob, invalid
+from api.errors import BudgetUsed, FieldError, KeyReused, QuotaUsed, Refused, UnknownJob, invalid
 from api.estimating import estimate_of
 from api.job_parts import ProblemRef
 from api.job_schemas import DryRun, Job, JobBody, ProblemChoice
 from api.job_views import job_view
 from api.problem_schemas import outlined
-from db import jobs
+from db import audit, budgets, jobs
 from db.admissions import ProblemRefused, current_admission, raise_if_refused
-from db.budgets import BudgetSpent, check_key
+from db.audit import Actor
+from db.budgets import BudgetSpent, check_key, check_quotas
 from db.storable import storable_json
-from db.vocabulary import Proposer, target_queue
+from db.vocabulary import AuditAction, Proposer, target_queue
 from db.workers import live_workers
 from problems.catalog import Outline, ProblemError, bundled, outline
 
@@ -72,7 +74,7 @@ def _waits_for_agents(body: JobBody) -> list[str]:
 
 
 def submit(
-    session: Session, body: JobBody, problem: Outline, key: str | None, key_id: str | None = None
+    session: Session, body: JobBody, problem: Outline, key: str | None, actor: Actor, key_id: str | None = None
 ) -> tuple[Job, bool]:
     """Store the job with its event and its first work; also whether the key was seen before with this body.
 
@@ -80,36 +82,45 @@ def submit(
         KeyReused: the key stands for another body.
         Refused: the judge has refused the problem on this hardware.
         BudgetUsed: a cap of the API key is used up.
+        QuotaUsed: it has too many jobs; one that was stored before under the same key is answered all the same.
     """
+    key_id = key_id or actor.key_id
     idempotency = None if key is None else jobs.IdempotencyKey(key, fingerprint(body))
-    return _created(session, new_job(body, problem, key_id), idempotency)
+    return _created(session, new_job(body, problem, key_id), idempotency, actor)
 
 
-def rerun(session: Session, job_id: str, key: str | None, key_id: str | None = None) -> tuple[Job, bool]:
+def rerun(session: Session, job_id: str, key: str | None, actor: Actor) -> tuple[Job, bool]:
     """Store a job that asks for the same as this one, which becomes its parent; paid for by the key that asks now.
 
     Raises:
         UnknownJob: there is no such job.
-        KeyReused, Refused, BudgetUsed: as `submit`.
+        KeyReused, Refused, BudgetUsed, QuotaUsed: as `submit`.
     """
     row = jobs.get_job(session, job_id)
     if row is None:
         raise UnknownJob
     meant = hashlib.sha256(f"rerun {job_id}".encode()).hexdigest()
     idempotency = None if key is None else jobs.IdempotencyKey(key, meant)
-    return _created(session, jobs.same_again(session, row, key_id), idempotency)
+    return _created(session, jobs.same_again(session, row, actor.key_id), idempotency, actor)
 
 
-def _created(session: Session, new: jobs.NewJob, idempotency: jobs.IdempotencyKey | None) -> tuple[Job, bool]:
+def _created(
+    session: Session, new: jobs.NewJob, idempotency: jobs.IdempotencyKey | None, actor: Actor
+) -> tuple[Job, bool]:
     try:
         check_key(session, new.key_id, models=bool(new.models))
-        created = jobs.create_job(session, new, idempotency)
+        created = jobs.create_job(session, new, idempotency, check_quotas)
     except jobs.IdempotencyMismatch as error:
         raise KeyReused from error
     except ProblemRefused as error:
         raise _refused(error) from error
     except BudgetSpent as error:
         raise BudgetUsed(str(error)) from error
+    except budgets.QuotaUsed as error:
+        raise QuotaUsed(str(error), headers={"Retry-After": str(math.ceil(error.retry_s))}) from error
+    if not created.replayed:
+        what = {"problem": new.problem_name, "hardware": new.hardware, "language": new.language}
+        audit.note(session, actor, AuditAction.JOB_SUBMIT, created.job.id, what)
     return job_view(session, created.job), created.replayed
 
 

@@ -17,6 +17,7 @@ from api.problem_schemas import outlined
 from api.request_schemas import Alternative, PlainRequest, ProposedJob, RequestBody, WritingCost
 from db import jobs, requests
 from db.account_models import PlainRequest as Row
+from db.audit import Actor
 from db.budgets import BudgetSpent
 from db.requests import NewRequest
 from db.vocabulary import RequestState, queue_hardware
@@ -69,7 +70,7 @@ def preview(session: Session, request_id: str) -> DryRun:
     return submission.dry_run(session, body, submission.resolve(body.problem, body.target.hardware))
 
 
-def confirm(session: Session, request_id: str, key_id: str | None) -> tuple[Job, bool]:
+def confirm(session: Session, request_id: str, actor: Actor) -> tuple[Job, bool]:
     """Submit the proposed job; also whether that was done before: then it is that job.
 
     Raises:
@@ -77,13 +78,14 @@ def confirm(session: Session, request_id: str, key_id: str | None) -> tuple[Job,
         NotProposed: it has nothing to confirm now.
         Refused: the judge has refused the problem on this hardware.
         BudgetUsed: a cap of the API key is used up.
+        QuotaUsed: it has too many jobs.
     """
     row = _proposed(session, request_id)
     if row.job_id is not None:
         return job_view(session, jobs.fetch_job(session, row.job_id)), True
     body = JobBody.model_validate(_proposal(row)["job"])
     problem = submission.resolve(body.problem, body.target.hardware)
-    job, _ = submission.submit(session, body, problem, None, key_id or row.key_id)
+    job, _ = submission.submit(session, body, problem, None, actor, actor.key_id or row.key_id)
     requests.confirm(session, row, job.id)
     return job, False
 

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from cli.errors import CliError
+from db.settings import NoAuth, Settings, check_bind
 
 LEAST_FREE_BYTES = 512 * 1024**2
 """A cluster is 40 MB, its write-ahead log grows to 1 GB at most under load, and builds and logs need some."""
@@ -21,6 +22,12 @@ class PortTaken(CliError):
 
 class AddressUnusable(CliError):
     """Cannot listen on {host}:{port} ({why}): choose another address with --host and --port."""
+
+
+class OpenToAll(CliError):
+    """{problem}"""
+
+    exit_code = 2
 
 
 class DiskNearlyFull(CliError):
@@ -67,6 +74,14 @@ def url_of(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def check_auth(host: str) -> None:
+    """Raises OpenToAll when others could reach the API without a key."""
+    try:
+        check_bind(Settings(), host)
+    except NoAuth as error:
+        raise OpenToAll(problem=error) from error
 
 
 def check_disk(home: Path) -> None:

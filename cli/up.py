@@ -31,7 +31,7 @@ from cli.embedded import EmbeddedPostgres, EmbeddedValkey
 from cli.embedded.home import log_folder, open_home, run_folder
 from cli.guard import guarded
 from cli.instance import Instance, InstanceLock
-from cli.preflight import check_compiler, check_disk, check_packages, listen, url_of
+from cli.preflight import check_auth, check_compiler, check_disk, check_packages, listen, url_of
 from cli.programs import Service, Step
 from cli.supervisor import StopRequested, Supervisor
 from db.settings import Settings
@@ -62,7 +62,7 @@ class _Plan:
 
 def up(
     host: Annotated[
-        str, typer.Option(help="Address to listen on; the API has no passwords, keep it local.")
+        str, typer.Option(help="Address to listen on; beyond 127.0.0.1 only with KERNELWRIGHT_AUTH=required.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes any that is free.", min=0, max=65535)] = 8080,
     home: HomeOption = DEFAULT_HOME,
@@ -70,6 +70,7 @@ def up(
 ) -> None:
     """Start everything on this machine: Postgres, Valkey, the API and the workers. Ctrl-C stops all of it."""
     chosen = parse_queues(queues)
+    check_auth(host)
     home = open_home(home)
     lock = InstanceLock(home)
     lock.take()

@@ -1,20 +1,23 @@
-"""Tables of who asks and for what: API keys with their caps, and requests in plain words with what became of them."""
+"""Tables of who asks and for what: API keys with their caps, requests in plain words, and the audit log."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
+from typing import Final
 from uuid import UUID
 
-from sqlalchemy import BigInteger, ForeignKey, Index, Integer, text
+from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Identity, Index, Integer, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from db.models import EMPTY_OBJECT, NOW, Base, Json, one_of
-from db.vocabulary import RequestState
+from db.vocabulary import AuditAction, RequestState, Scope
+
+_SCOPES: Final = ", ".join(f"'{scope.value}'" for scope in Scope)
 
 
 class ApiKey(Base):
-    """A key by the hash of its token, and what all jobs submitted with it may use together. NULL is no cap."""
+    """A key by the hash of its token: what it may do, how long, and what its jobs may use together. NULL is no cap."""
 
     __tablename__ = "api_keys"
 
@@ -22,13 +25,31 @@ class ApiKey(Base):
     name: Mapped[str] = mapped_column(unique=True)
     token_hash: Mapped[str] = mapped_column(unique=True)
     """SHA-256 of the token in hex: the token itself is shown once and kept nowhere."""
+    prefix: Mapped[str | None]
+    """How the token begins, to know it again by; None for tokens from before this was kept."""
+    previous_hash: Mapped[str | None] = mapped_column(unique=True)
+    """Of the token before the last rotation, good until `previous_until`."""
+    previous_until: Mapped[datetime | None]
+    scopes: Mapped[list[str]] = mapped_column(server_default=text("'{submit,read}'::text[]"))
+    expires_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+    last_used_at: Mapped[datetime | None]
+    """To the minute."""
     budget_usd: Mapped[Decimal | None]
     budget_tokens: Mapped[int | None] = mapped_column(BigInteger)
     budget_calls: Mapped[int | None] = mapped_column(Integer)
     budget_gpu_s: Mapped[float | None]
     budget_wall_s: Mapped[float | None]
     budget_candidates: Mapped[int | None] = mapped_column(Integer)
+    budget_jobs: Mapped[int | None] = mapped_column(Integer)
+    """Jobs that have not ended."""
+    budget_jobs_per_day: Mapped[int | None] = mapped_column(Integer)
+    """Jobs submitted within 24 hours."""
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
+
+    __table_args__ = (
+        CheckConstraint(f"scopes <@ ARRAY[{_SCOPES}]::text[] AND cardinality(scopes) > 0", name="scopes"),
+    )
 
 
 class PlainRequest(Base):
@@ -75,4 +96,26 @@ class PlainRequest(Base):
             postgresql_include=["cost_usd"],
             postgresql_where=text("finished_at IS NOT NULL"),
         ),
+    )
+
+
+class AuditEntry(Base):
+    """One thing that somebody did: rows are only ever added."""
+
+    __tablename__ = "audit"
+
+    seq: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    at: Mapped[datetime] = mapped_column(server_default=NOW)
+    key_id: Mapped[str | None] = mapped_column(ForeignKey("api_keys.id"))
+    """None: on loopback without a key, or on the command line."""
+    action: Mapped[str]
+    subject: Mapped[str]
+    address: Mapped[str | None]
+    request_id: Mapped[str | None]
+    data: Mapped[Json] = mapped_column(server_default=EMPTY_OBJECT)
+
+    __table_args__ = (
+        one_of("action", AuditAction),
+        Index("ix_audit_key_id_seq", "key_id", "seq"),
+        Index("ix_audit_subject_seq", "subject", "seq"),
     )

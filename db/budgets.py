@@ -7,6 +7,7 @@ it planned before may still wait for a worker. So every call asks once more, und
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from decimal import Decimal
 from typing import Final
 
@@ -20,8 +21,15 @@ from db.vocabulary import CandidateState, Failure
 CAPS: Final = ("usd", "tokens", "calls", "gpu_s", "wall_s", "candidates")
 """The names of a key's caps; `budget_<name>` is the column."""
 
+QUOTAS: Final = ("jobs", "jobs_per_day")
+"""How many jobs a key may have in flight, and may submit within 24 hours: asked when it submits one more."""
+
 CAPS_ON_MODELS: Final = ("usd", "tokens", "calls")
 """Those that say nothing to a job without models, which uses none of them."""
+
+_DAY: Final = timedelta(hours=24)
+_LOOK_AGAIN_S: Final = 30.0
+"""Nobody knows when a job ends; a search takes minutes."""
 
 FREE_FAILURES: Final = (Failure.EXHAUSTED, Failure.DUPLICATE, Failure.PROVIDER_ERROR, Failure.BUDGET)
 """Rejections that take no place in a budget of candidates: as in `search.types`, which a test compares."""
@@ -34,6 +42,17 @@ class BudgetSpent(Exception):
         self.cap = cap
         self.of_key = of_key
         super().__init__(f"the cap on {cap} of the {'API key' if of_key else 'job'} is used up")
+
+
+class QuotaUsed(Exception):
+    """A quota of jobs is used up: wait for some to end, or have the quota raised. The message names it."""
+
+    def __init__(self, name: str, quota: int, retry_s: float) -> None:
+        self.name = name
+        self.retry_s = retry_s
+        """In so many seconds there may be room again."""
+        what = "in flight" if name == "jobs" else "of the last 24 hours"
+        super().__init__(f"the quota `{name}` of the API key is used up: it has {quota} of {quota} jobs {what}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +114,33 @@ def check_key(session: Session, key_id: str | None, *, models: bool = True) -> N
     over = key_over(session, key_id, models=models)
     if over is not None:
         raise BudgetSpent(over, of_key=True)
+
+
+def check_quotas(session: Session, key_id: str | None) -> None:
+    """Before a key's next job, under the lock that `check_key` took. Raises QuotaUsed."""
+    key = session.get(ApiKey, key_id, populate_existing=True) if key_id is not None else None
+    if key is None:
+        return
+    if key.budget_jobs is not None and jobs_in_flight(session, key.id) >= key.budget_jobs:
+        raise QuotaUsed("jobs", key.budget_jobs, _LOOK_AGAIN_S)
+    if key.budget_jobs_per_day is None:
+        return
+    of_today = (Job.key_id == key.id, Job.created_at > func.now() - _DAY)
+    count, oldest_s = session.execute(
+        select(func.count(), func.extract("epoch", func.now() - func.min(Job.created_at))).where(*of_today)
+    ).one()
+    if count >= key.budget_jobs_per_day:
+        raise QuotaUsed("jobs_per_day", key.budget_jobs_per_day, max(_DAY.total_seconds() - float(oldest_s or 0), 1.0))
+
+
+def jobs_in_flight(session: Session, key_id: str) -> int:
+    """How many of the key's jobs have not ended."""
+    return session.scalar(select(func.count()).where(Job.key_id == key_id, Job.finished_at.is_(None))) or 0
+
+
+def jobs_of_today(session: Session, key_id: str) -> int:
+    """How many jobs the key submitted within 24 hours."""
+    return session.scalar(select(func.count()).where(Job.key_id == key_id, Job.created_at > func.now() - _DAY)) or 0
 
 
 def check_call(session: Session, job: Job, *, keep: int = 0) -> None:

@@ -3,7 +3,7 @@ in `db.finishing`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -114,16 +114,24 @@ class JobNotFound(LookupError):
         return str(self.__doc__)
 
 
-def create_job(session: Session, new: NewJob, idempotency: IdempotencyKey | None = None) -> CreatedJob:
+def create_job(
+    session: Session,
+    new: NewJob,
+    idempotency: IdempotencyKey | None = None,
+    allow: Callable[[Session, str | None], None] | None = None,
+) -> CreatedJob:
     """Store the job, its event, the examination of its problem and its first advance; the doorbells are left in the
     session.
 
-    Of concurrent requests with one key the first creates and the others are told `replayed`.
+    Of concurrent requests with one key the first creates and the others are told `replayed`. `allow` may refuse, by
+    raising, what is not a replay; it is given the API key.
     Raises IdempotencyMismatch when the key was used for another request within 24 hours, and ProblemRefused when the
     judge has refused the problem on this hardware.
     """
     if idempotency is not None and (earlier := _replay(session, idempotency)) is not None:
         return CreatedJob(earlier, replayed=True)
+    if allow is not None:
+        allow(session, new.key_id)
     known = current_admission(session, new.problem_hash, new.hardware)
     raise_if_refused(known)
     _store_problem(session, new)

@@ -160,7 +160,7 @@ def claim(session: Session, work_id: str, owner: str, *, lease_s: float = LEASE_
 
 
 def claim_next(session: Session, queues: Sequence[str], owner: str, *, lease_s: float = LEASE_S) -> Claim | None:
-    """Claim the first ready row of the queues: highest priority, then oldest."""
+    """Claim a ready row of the queues: highest priority, then the API key that has least of them, then its oldest."""
     parameters = {"queues": list(queues), "owner": owner, "lease_s": lease_s}
     return _claimed(session.execute(_CLAIM_NEXT, parameters).one_or_none())
 

@@ -3,8 +3,9 @@
 
 -- name: enqueue
 -- An advance that is already queued is this advance. A second propose or evaluate of a candidate is a bug and raises.
-INSERT INTO work (id, kind, queue, job_id, candidate_id, priority, max_attempts, not_before, rung_at)
-VALUES (:id, :kind, :queue, :job_id, :candidate_id, :priority, :max_attempts,
+INSERT INTO work (id, kind, queue, job_id, candidate_id, share_of, priority, max_attempts, not_before, rung_at)
+VALUES (:id, :kind, :queue, :job_id, :candidate_id,
+        coalesce((SELECT jobs.key_id FROM jobs WHERE jobs.id = :job_id), ''), :priority, :max_attempts,
         now() + make_interval(secs => :delay_s),
         CASE WHEN :delay_s > 0 THEN NULL ELSE now() END)
 ON CONFLICT (job_id) WHERE kind = 'advance' AND state = 'queued' DO NOTHING
@@ -13,7 +14,7 @@ RETURNING id
 -- name: claim
 UPDATE work
 SET state = 'running', attempt = attempt + 1, lease_owner = :owner, lease_token = gen_random_uuid(),
-    lease_expires_at = now() + make_interval(secs => :lease_s), claimed_at = now()
+    lease_expires_at = now() + make_interval(secs => :lease_s), claimed_at = clock_timestamp()
 WHERE id = (
     SELECT ready.id FROM work AS ready
     WHERE ready.id = :id AND ready.state = 'queued' AND ready.not_before <= now()
@@ -24,19 +25,60 @@ WHERE id = (
 RETURNING id, kind, queue, job_id, candidate_id, attempt, lease_token
 
 -- name: claim_next
+-- Highest priority first; within a priority the key with the fewest units running on that queue, then the one that was
+-- served longest ago, and of one key the oldest. So a key's first job waits for one turn, not for another key's thousand.
+-- `waiting` hops through ix_work_ready from one (queue, priority, key) to the next: as many steps as there are such
+-- groups, however many rows wait. Of them only heads are locked, in that order, until one is had. Written as equalities,
+-- the bounds of a group would let the planner walk the primary key instead, past all that was ever done; and a NOT EXISTS
+-- would let it read all jobs.
 -- A draining worker gets nothing, whatever rings.
+WITH RECURSIVE waiting AS (
+    SELECT head.queue, head.priority, head.share_of
+    FROM unnest(:queues) AS served (queue)
+    CROSS JOIN LATERAL (
+        SELECT work.queue, work.priority, work.share_of FROM work
+        WHERE work.queue = served.queue AND work.state = 'queued'
+        ORDER BY work.priority DESC, work.share_of DESC
+        LIMIT 1
+    ) AS head
+    UNION ALL
+    SELECT following.queue, following.priority, following.share_of
+    FROM waiting
+    CROSS JOIN LATERAL (
+        SELECT work.queue, work.priority, work.share_of FROM work
+        WHERE work.queue = waiting.queue AND work.state = 'queued'
+          AND (work.priority, work.share_of) < (waiting.priority, waiting.share_of)
+        ORDER BY work.priority DESC, work.share_of DESC
+        LIMIT 1
+    ) AS following
+),
+turns AS MATERIALIZED (
+    SELECT waiting.queue, waiting.priority, waiting.share_of,
+           (SELECT count(*) FROM work
+            WHERE work.queue = waiting.queue AND work.share_of = waiting.share_of AND work.state = 'running') AS running,
+           (SELECT max(work.claimed_at) FROM work
+            WHERE work.queue = waiting.queue AND work.share_of = waiting.share_of) AS served_at
+    FROM waiting
+)
 UPDATE work
 SET state = 'running', attempt = attempt + 1, lease_owner = :owner, lease_token = gen_random_uuid(),
-    lease_expires_at = now() + make_interval(secs => :lease_s), claimed_at = now()
-WHERE id = (
-    SELECT ready.id FROM work AS ready
-    WHERE ready.queue = ANY(:queues) AND ready.state = 'queued' AND ready.not_before <= now()
-      AND (ready.kind IN ('advance', 'learn')
-           OR NOT EXISTS (SELECT FROM jobs WHERE jobs.id = ready.job_id AND jobs.cancel_requested))
-      AND NOT EXISTS (SELECT FROM workers WHERE workers.id = :owner AND workers.state = 'draining')
-    ORDER BY ready.priority DESC, ready.id
+    lease_expires_at = now() + make_interval(secs => :lease_s), claimed_at = clock_timestamp()
+WHERE state = 'queued' AND id = (
+    SELECT head.id
+    FROM (SELECT * FROM turns ORDER BY priority DESC, running, served_at NULLS FIRST, share_of) AS turn
+    CROSS JOIN LATERAL (
+        SELECT ready.id FROM work AS ready
+        WHERE ready.queue = turn.queue AND ready.state = 'queued' AND ready.not_before <= now()
+          AND (ready.priority, ready.share_of) <= (turn.priority, turn.share_of)
+          AND (ready.priority, ready.share_of) >= (turn.priority, turn.share_of)
+          AND (ready.kind IN ('advance', 'learn')
+               OR (SELECT NOT jobs.cancel_requested FROM jobs WHERE jobs.id = ready.job_id))
+        ORDER BY ready.priority DESC, ready.share_of DESC, ready.id
+        LIMIT 1
+        FOR UPDATE SKIP LOCKED
+    ) AS head
+    WHERE NOT EXISTS (SELECT FROM workers WHERE workers.id = :owner AND workers.state = 'draining')
     LIMIT 1
-    FOR UPDATE SKIP LOCKED
 )
 RETURNING id, kind, queue, job_id, candidate_id, attempt, lease_token
 

@@ -167,7 +167,7 @@ class Job(Base):
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
     parent_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id"), index=True)
-    key_id: Mapped[str | None] = mapped_column(ForeignKey("api_keys.id"), index=True)
+    key_id: Mapped[str | None] = mapped_column(ForeignKey("api_keys.id"))
     """The API key that it was submitted with, whose caps it shares with the key's other jobs."""
 
     __table_args__ = (
@@ -177,6 +177,8 @@ class Job(Base):
         one_of("search_policy", SearchPolicy),
         Index("ix_jobs_created_at_id", "created_at", "id"),
         Index("ix_jobs_live", "state", postgresql_where=text("finished_at IS NULL")),
+        Index("ix_jobs_key_id_created_at", "key_id", "created_at"),
+        Index("ix_jobs_in_flight", "key_id", postgresql_where=text("finished_at IS NULL")),
         Index("ix_jobs_labels", "labels", postgresql_using="gin"),
         Index("ix_jobs_problem_name", "problem_name", "created_at", "id"),
         Index("ix_jobs_hardware", "hardware", "created_at", "id"),
@@ -287,9 +289,12 @@ class Work(Base):
     lease_expires_at: Mapped[datetime | None]
     not_before: Mapped[datetime] = mapped_column(server_default=NOW)
     priority: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    share_of: Mapped[str] = mapped_column(server_default=text("''"))
+    """The API key of its job, empty without one: keys take turns at the workers."""
     rung_at: Mapped[datetime | None]
     claimed_at: Mapped[datetime | None]
-    """When it was claimed last. It had waited since `not_before`, unless that is later: then it was given back."""
+    """When it was claimed last, by which turns are counted. It had waited since `not_before`, unless that is later: then
+    it was given back."""
     error: Mapped[str | None]
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
     finished_at: Mapped[datetime | None]
@@ -312,7 +317,16 @@ class Work(Base):
         Index("uq_work_learn", "job_id", unique=True, postgresql_where=text("kind = 'learn'")),
         # A candidate is proposed by one unit of work, evaluated by one and certified by one.
         UniqueConstraint("candidate_id", "kind"),
-        Index("ix_work_ready", "queue", text("priority DESC"), "id", postgresql_where=text("state = 'queued'")),
+        Index(
+            "ix_work_ready",
+            "queue",
+            text("priority DESC"),
+            text("share_of DESC"),
+            "id",
+            postgresql_where=text("state = 'queued'"),
+        ),
+        Index("ix_work_running", "queue", "share_of", postgresql_where=text("state = 'running'")),
+        Index("ix_work_served", "queue", "share_of", "claimed_at", postgresql_where=text("claimed_at IS NOT NULL")),
         Index("ix_work_leases", "lease_expires_at", postgresql_where=text("state = 'running'")),
         Index("ix_work_claimed_at", "claimed_at", postgresql_where=text("claimed_at IS NOT NULL")),
     )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+_RATE = r"^$|^[1-9]\d{0,8}/(second|minute|hour|day)$"
 
 
 class SettingsError(Exception):
@@ -29,6 +32,14 @@ class MissingRedisUrl(SettingsError):
         return str(self.__doc__)
 
 
+class NoAuth(SettingsError):
+    """KERNELWRIGHT_AUTH is not `required`, and {host} is an address that others reach: make a key (kernelwright keys
+    NAME --create --scope admin) and set KERNELWRIGHT_AUTH=required, or listen on 127.0.0.1."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(" ".join(str(self.__doc__).split()).format(host=host))
+
+
 class Settings(BaseSettings):
     """What a process must know before it can start. Both URLs are secrets: they may carry passwords."""
 
@@ -38,6 +49,12 @@ class Settings(BaseSettings):
     """Where the embedded servers, the build cache and the logs live."""
     database_url: SecretStr | None = None
     redis_url: SecretStr | None = None
+    auth: Literal["required", "loopback"] = "loopback"
+    """Who needs an API key: everybody (`required`), or everybody but programs of this machine (`loopback`)."""
+    rate_limit: str = Field(default="6000/minute", pattern=_RATE)
+    """Requests of one key; empty: any number. On loopback without a key nothing is limited."""
+    rate_limit_address: str = Field(default="300/minute", pattern=_RATE)
+    """Requests of one address that have no usable key, before they are refused as too many."""
     log_level: str = "INFO"
     log_format: Literal["auto", "json", "console"] = "auto"
     """`auto` is console on a terminal and JSON elsewhere."""
@@ -98,6 +115,24 @@ class Settings(BaseSettings):
         if self.redis_url is None:
             raise MissingRedisUrl
         return redis_client_url(self.redis_url.get_secret_value())
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this name or address is the machine itself, whatever a name server says."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        address = ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+def check_bind(settings: Settings, host: str) -> None:
+    """Before the API listens on `host`. Raises NoAuth when others could reach it without a key."""
+    if settings.auth != "required" and not is_loopback(host):
+        raise NoAuth(host)
 
 
 @lru_cache(maxsize=1)

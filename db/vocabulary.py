@@ -120,6 +120,27 @@ class WorkerState(StrEnum):
     GONE = "gone"
 
 
+class Scope(StrEnum):
+    """What an API key may do: change what is searched, look at things, or everything (`admin`: keys and fleet too)."""
+
+    SUBMIT = "submit"
+    READ = "read"
+    ADMIN = "admin"
+
+
+class AuditAction(StrEnum):
+    """What the audit log tells of."""
+
+    JOB_SUBMIT = "job.submit"
+    JOB_CANCEL = "job.cancel"
+    KEY_CREATE = "key.create"
+    KEY_CHANGE = "key.change"
+    KEY_ROTATE = "key.rotate"
+    KEY_REVOKE = "key.revoke"
+    WORKER_DRAIN = "worker.drain"
+    WORKER_RESUME = "worker.resume"
+
+
 class RequestState(StrEnum):
     """Where a request in plain words is: `queued` and `writing` wait for a model, `failed` found nothing to propose."""
 

@@ -1,4 +1,4 @@
-"""What the summary and the leaderboard read without counting whole tables: when work was claimed, and indexes by time.
+"""What the summary and the leaderboard read without counting whole tables: indexes by time.
 
 Revision ID: 0010
 Revises: 0009
@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 from alembic import op
-from sqlalchemy.dialects import postgresql
 
 revision = "0010"
 down_revision = "0009"
 branch_labels = None
 depends_on = None
-
-_TIME = postgresql.TIMESTAMP(timezone=True)
 
 # Name, table, columns, what is carried along, and which rows.
 _INDEXES: tuple[tuple[str, str, list[str], list[str], str | None], ...] = (
@@ -36,7 +33,6 @@ _INDEXES: tuple[tuple[str, str, list[str], list[str], str | None], ...] = (
 
 
 def upgrade() -> None:
-    op.add_column("work", sa.Column("claimed_at", _TIME, nullable=True))
     op.add_column("certificates", sa.Column("gpu_s", sa.Double(), server_default=sa.text("0"), nullable=False))
     op.execute("UPDATE certificates SET gpu_s = coalesce((document #>> '{judge,device_held_s}')::float8, 0)")
     for name, table, columns, carried, which in _INDEXES:
@@ -48,4 +44,3 @@ def downgrade() -> None:
     for name, table, *_ in reversed(_INDEXES):
         op.drop_index(name, table_name=table)
     op.drop_column("certificates", "gpu_s")
-    op.drop_column("work", "claimed_at")

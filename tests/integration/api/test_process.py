@@ -70,6 +70,13 @@ def test_without_a_database_it_says_what_to_set() -> None:
     assert "Traceback" not in ended.stderr
 
 
+def test_it_does_not_listen_for_others_without_keys(settings: Settings) -> None:
+    command = [sys.executable, "-m", "api", "--host", "0.0.0.0", "--port", "0"]
+    ended = subprocess.run(command, env=environment(settings), capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("KERNELWRIGHT_AUTH is not `required`, and 0.0.0.0 is an address that others reach")
+
+
 def test_it_needs_no_torch(settings: Settings) -> None:
     code = "import sys; sys.modules['torch'] = None; import api.app; api.app.create_app().openapi()"
     subprocess.run([sys.executable, "-c", code], env=environment(settings), check=True, timeout=60)

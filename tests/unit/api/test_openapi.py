@@ -17,6 +17,8 @@ from api import (
     examples,
     health,
     job_schemas,
+    key_examples,
+    key_schemas,
     knowledge_examples,
     knowledge_schemas,
     leaderboard_schemas,
@@ -42,9 +44,11 @@ OPERATIONS = {
 
 def test_the_surface_is_this_and_no_other() -> None:
     assert sorted(OPERATIONS) == [
+        "DELETE /v1/keys/{name}",
         "GET /healthz",
         "GET /metrics",
         "GET /readyz",
+        "GET /v1/audit",
         "GET /v1/candidates/{candidate_id}",
         "GET /v1/candidates/{candidate_id}/compare/{other_id}",
         "GET /v1/candidates/{candidate_id}/knowledge",
@@ -61,6 +65,7 @@ def test_the_surface_is_this_and_no_other() -> None:
         "GET /v1/jobs/{job_id}/judging",
         "GET /v1/jobs/{job_id}/proposals",
         "GET /v1/jobs/{job_id}/tree",
+        "GET /v1/keys",
         "GET /v1/knowledge",
         "GET /v1/knowledge/lessons",
         "GET /v1/knowledge/lessons/{lesson_id}",
@@ -79,6 +84,8 @@ def test_the_surface_is_this_and_no_other() -> None:
         "POST /v1/jobs/{job_id}/renew",
         "POST /v1/jobs/{job_id}/rerun",
         "POST /v1/jobs/{job_id}/tell",
+        "POST /v1/keys",
+        "POST /v1/keys/{name}/rotate",
         "POST /v1/requests",
         "POST /v1/requests/{request_id}/confirm",
     ]
@@ -88,7 +95,7 @@ def test_the_surface_is_this_and_no_other() -> None:
 def test_every_operation_has_a_summary_a_description_and_an_example(name: str) -> None:
     operation = OPERATIONS[name]
     assert operation["summary"] and operation["description"]
-    good = [answer for status, answer in operation["responses"].items() if status in ("200", "202")]
+    good = [answer for status, answer in operation["responses"].items() if status in ("200", "201", "202")]
     assert good
     for answer in good:
         assert answer["content"], name
@@ -154,6 +161,11 @@ def references(node: Any) -> Iterator[str]:
         (leaderboard_schemas.Leaderboard, service_examples.LEADERBOARD),
         (summary_schemas.QueueDepth, service_examples.QUEUE),
         (summary_schemas.ServiceSummary, service_examples.SUMMARY),
+        (key_schemas.KeyList, key_examples.KEY_LIST),
+        (key_schemas.KeyWithToken, key_examples.MADE),
+        (key_schemas.KeyWithToken, key_examples.ROTATED),
+        (key_schemas.KeyRevoked, key_examples.REVOKED),
+        (key_schemas.AuditPage, key_examples.AUDIT_PAGE),
         (health.Health, examples.HEALTH),
         (health.Ready, examples.READY),
     ],

@@ -121,7 +121,7 @@ def test_no_password_is_written_down() -> None:
         value
         for service in SERVICES.values()
         for name, value in service.get("environment", {}).items()
-        if name.endswith(("PASSWORD", "_URL", "_AUTH"))
+        if name.endswith(("PASSWORD", "_URL", "_AUTH")) and name != "KERNELWRIGHT_AUTH"
     ]
     assert passwords
     for value in passwords:
@@ -143,6 +143,10 @@ def test_nothing_is_published_beyond_this_machine() -> None:
     published = [port for service in SERVICES.values() for port in service.get("ports", [])]
     assert len(published) == 1
     assert published[0].startswith("127.0.0.1:")
+
+
+def test_the_api_asks_for_keys() -> None:
+    assert SERVICES["api"]["environment"]["KERNELWRIGHT_AUTH"] == "required"
 
 
 def test_nothing_is_privileged() -> None:

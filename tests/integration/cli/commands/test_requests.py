@@ -10,8 +10,8 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from cli import main
-from cli.client import Client
-from cli.keys import KeyTaken, NoKey
+from cli.client import ApiError, Client
+from cli.keys import KeyEnded, KeyTaken, NoKey, UnusableTime
 from db.settings import Settings, get_settings
 from tests.integration.cli.commands.conftest import BODY, Kernelwright
 
@@ -62,5 +62,33 @@ def test_a_key_is_made_once_counts_its_jobs_and_takes_other_caps(
     key = json.loads(keys("--json").stdout)
     assert (key["id"], key["name"]) == (job["key_id"], "ranking")
     assert (key["caps"]["usd"], key["caps"]["calls"], key["caps"]["gpu_s"]) == ("50.000000", 7, None)
-    assert key["used"] == {"usd": "0", "tokens": 0, "calls": 0, "gpu_s": 0.0, "wall_s": 0.0, "candidates": 0}
+    free = {"usd": "0", "tokens": 0, "calls": 0, "gpu_s": 0.0, "wall_s": 0.0, "candidates": 0}
+    assert key["used"] == free | {"jobs": 1, "jobs_per_day": 1}
     assert "0 of 7" in keys().stdout
+
+
+def test_a_key_is_narrowed_rotated_and_revoked(keys: Callable[..., Result], url: str, client: Client) -> None:
+    token = keys("ops", "--create", "--scope", "admin", "--expires", "90d").stdout.splitlines()[0]
+    new = keys("ops", "--rotate", "--grace", "0s").stdout.splitlines()[0]
+    for old, opens in ((token, False), (new, True)):
+        with Client(url, old) as ops:
+            assert opens is (_status(lambda: ops.get("/v1/keys")) == 200)
+    assert keys("ops", "--scope", "read").exit_code == 0
+    with Client(url, new) as ops:
+        assert _status(lambda: ops.submit(BODY)) == 403
+        assert keys("ops", "--revoke").exit_code == 0
+        assert _status(ops.jobs) == 401
+    assert isinstance(keys("ops", "--rotate").exception, KeyEnded)
+    assert isinstance(keys("ops", "--expires", "yesterday").exception, UnusableTime)
+    done = [each["action"] for each in client.get("/v1/audit")["data"]]
+    assert done == ["key.revoke", "key.change", "key.rotate", "key.create"]
+    shown = CliRunner().invoke(main.app, ["audit", "--url", url, "--action", "key.rotate"]).stdout
+    assert "key.rotate" in shown and "cli" in shown and "key.create" not in shown
+
+
+def _status(call: Callable[[], object]) -> int:
+    try:
+        call()
+    except ApiError as error:
+        return error.status
+    return 200
