@@ -4,6 +4,7 @@
     ├── BrokenJson        400      the body is no JSON
     ├── UnknownKey        401      an Authorization header with a key that nobody gave out
     ├── BudgetUsed        403      a cap of the API key is used up
+    ├── ForeignForm       403      a form of the web page that another site sent
     ├── NotFound          404      nothing at this address
     │   ├── UnknownJob  UnknownCandidate  UnknownProblem  UnknownRequest  UnknownLesson  UnknownQuestion
     │   └── NoBestYet  NoCertificate  NoSource  NoLog
@@ -118,6 +119,14 @@ class BudgetUsed(ApiError):
     status = 403
     title = "Budget used up"
     slug = "budget-used"
+
+
+class ForeignForm(ApiError):
+    """This form was sent from another site. Open the page itself and send it from there."""
+
+    status = 403
+    title = "Sent from another site"
+    slug = "foreign-form"
 
 
 class NotFound(ApiError):

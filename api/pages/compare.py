@@ -50,4 +50,4 @@ def _plot(workload: str, both: list[dict[str, Any] | None], names: list[str]) ->
     for name, row in zip(names, both, strict=True):
         measured: Mapping[str, list[float]] = (row or {}).get("samples_us") or {}
         samples |= {name: measured["candidate"]} if "candidate" in measured else {}
-    return timings.boxes(workload, samples, names[1:])
+    return timings.boxes(workload, samples, names)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,8 @@ Node = Mapping[str, Any]
 _LEFT, _TOP, _BOTTOM = 44, 16, 44
 _FAILED_AT = 8
 """Pixels above the axis at which candidates without a speedup stand."""
+_MOST_MARKS = 800
+"""Of a longer search all that were the best, and of the others every so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +57,14 @@ def curve(nodes: Sequence[Node], budget: int, width: int, height: int = 260) -> 
     across = Scale(0, last, _LEFT, width - 14)
     up = Scale(0, max(top * 1.08, 1.1), height - _BOTTOM, _TOP)
     best = _record_holders(timed)
-    marks = [_mark(node, across, up, node["ordinal"] in best) for node in nodes if node["verdict"] is not None]
+    marks = [_mark(node, across, up, node["ordinal"] in best) for node in _drawn(nodes, best)]
     return Curve(
         width=width,
         height=height,
         marks=marks,
-        line=_steps([(across(n["ordinal"]), up(n["speedup"])) for n in timed if n["ordinal"] in best], across(_end(nodes))),
+        line=_steps(
+            [(across(n["ordinal"]), up(n["speedup"])) for n in timed if n["ordinal"] in best], across(_end(nodes))
+        ),
         ones=up(1.0),
         ticks_x=[(across(tick), f"{tick:g}") for tick in across.ticks(7 if width > 500 else 5)],
         ticks_y=[(up(tick), f"{tick:g}×") for tick in up.ticks(6)],
@@ -70,13 +75,19 @@ def curve(nodes: Sequence[Node], budget: int, width: int, height: int = 260) -> 
     )
 
 
-def _record_holders(timed: Sequence[Node]) -> list[int]:
-    best, holders = 0.0, []
+def _record_holders(timed: Sequence[Node]) -> dict[int, None]:
+    best, holders = 0.0, dict[int, None]()
     for node in timed:
         if node["speedup"] > best:
             best = node["speedup"]
-            holders.append(node["ordinal"])
+            holders[node["ordinal"]] = None
     return holders
+
+
+def _drawn(nodes: Sequence[Node], best: Container[int]) -> list[Node]:
+    judged = [node for node in nodes if node["verdict"] is not None]
+    step = math.ceil(len(judged) / _MOST_MARKS) or 1
+    return [node for place, node in enumerate(judged) if place % step == 0 or node["ordinal"] in best]
 
 
 def _end(nodes: Sequence[Node]) -> int:
@@ -98,7 +109,7 @@ def _steps(points: Sequence[tuple[float, float]], until: float) -> str:
     return f"M{x:g} {y:g}" + "".join(f" H{x:g} V{y:g}" for x, y in others) + f" H{until:g}"
 
 
-def _words(nodes: Sequence[Node], timed: Sequence[Node], best: Sequence[int]) -> str:
+def _words(nodes: Sequence[Node], timed: Sequence[Node], best: Mapping[int, None]) -> str:
     found = {node["ordinal"]: node["speedup"] for node in timed}
-    path = ", ".join(f"{found[ordinal]:.2f} at candidate {ordinal}" for ordinal in best[-6:])
+    path = ", ".join(f"{found[ordinal]:.2f} at candidate {ordinal}" for ordinal in list(best)[-6:])
     return f"{len(nodes)} candidates, {len(timed)} right and timed. The best speedup rose to {path}."

@@ -11,7 +11,7 @@ from fastapi import Request, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.staticfiles import StaticFiles
 
-from api.errors import ApiError
+from api.errors import ForeignForm
 from api.negotiation import etag, matches
 from api.pages import words
 
@@ -31,14 +31,6 @@ _HEADERS = {
     "Vary": "Accept",
 }
 _FORM = "application/x-www-form-urlencoded"
-
-
-class ForeignForm(ApiError):
-    """This form was sent from another site. Open the page itself and send it from there."""
-
-    status = 403
-    title = "Sent from another site"
-    slug = "foreign-form"
 
 
 def _edition() -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +41,7 @@ def lineage(nodes: Sequence[Node], best_id: str | None) -> Lineage:
     for node in shown:
         above = _first_parent(node)
         children[above if above in by_id else None].append(node)
-    line = set(_line(by_id, best_id))
+    line = _line(by_id, best_id)
     every = {node["id"]: node["ordinal"] for node in nodes}
     branches: list[Branch] = []
     # (node, how many lists end behind it when it is a leaf); no recursion: a chain may be as long as the budget.
@@ -60,12 +60,12 @@ def _first_parent(node: Node) -> str | None:
     return node["parents"][0] if node["parents"] else None
 
 
-def _line(by_id: Mapping[str, Node], node_id: str | None) -> list[str]:
-    """The node and its first parents, upwards."""
-    line: list[str] = []
-    while node_id in by_id and node_id not in line:
+def _line(by_id: Mapping[str, Node], node_id: str | None, known: Container[str] = ()) -> dict[str, None]:
+    """The node and its first parents, upwards, until one that is known."""
+    line: dict[str, None] = {}
+    while node_id in by_id and node_id not in line and node_id not in known:
         assert node_id is not None
-        line.append(node_id)
+        line[node_id] = None
         node_id = _first_parent(by_id[node_id])
     return line
 
@@ -73,10 +73,10 @@ def _line(by_id: Mapping[str, Node], node_id: str | None) -> list[str]:
 def _chosen(nodes: Sequence[Node], best_id: str | None) -> Sequence[Node]:
     by_id = {node["id"]: node for node in nodes}
     fast = sorted((n for n in nodes if n["verdict"] == Verdict.OK), key=lambda n: -(n["speedup"] or 0))[: MOST // 5]
-    wanted = [best_id, *(n["id"] for n in fast), *(n["id"] for n in reversed(nodes))]
     keep: dict[str, None] = {}
-    for node_id in wanted:
-        for above in _line(by_id, node_id):
-            if len(keep) < MOST:
-                keep[above] = None
+    for node_id in [best_id, *(n["id"] for n in fast), *(n["id"] for n in reversed(nodes))]:
+        # Those nearest to the node first: of a chain that is longer than the drawing, its end is shown.
+        keep |= dict.fromkeys(list(_line(by_id, node_id, keep))[: MOST - len(keep)])
+        if len(keep) >= MOST:
+            break
     return [node for node in nodes if node["id"] in keep]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 from urllib.parse import urlencode
 
@@ -47,7 +48,7 @@ async def show_job(
     page = await candidates.list_candidates(
         job_id, request, Response(), store, verdict=verdict, state=state, sort=sort, limit=PAGE_SIZE, cursor=cursor
     )
-    chosen = {"verdict": verdict, "state": state, "sort": sort if sort != "ordinal" else None}
+    chosen: _Query = {"verdict": verdict, "state": state, "sort": sort if sort != "ordinal" else None}
     return render(
         request,
         "job.html.j2",
@@ -55,7 +56,8 @@ async def show_job(
         job=job,
         tried=tried(job),
         curves={
-            name: curve(tree.nodes, job.budget.candidates, width) for name, width in (("wide", WIDE), ("narrow", NARROW))
+            name: curve(tree.nodes, job.budget.candidates, width)
+            for name, width in (("wide", WIDE), ("narrow", NARROW))
         },
         lineage=lineage(tree.nodes, job.best.candidate_id if job.best else None),
         ordinals={node["id"]: node["ordinal"] for node in tree.nodes},
@@ -78,10 +80,11 @@ async def cancel_job(job_id: str, request: Request, store: StoreDep) -> Response
     return see_other(f"/jobs/{job_id}")
 
 
+_Query = Mapping[str, str | None]
 _SORTS = {"in order": None, "latest first": "-ordinal", "fastest first": "-speedup"}
 
 
-def _filters(job: Job, chosen: dict[str, str | None]) -> list[tuple[str, int, str, bool]]:
+def _filters(job: Job, chosen: _Query) -> list[tuple[str, int, str, bool]]:
     """Word, count, address and whether it is chosen: everything, each verdict that occurs, and the rejected."""
     kept = {"sort": chosen["sort"]}
     none = chosen["verdict"] is None and chosen["state"] is None
@@ -95,6 +98,6 @@ def _filters(job: Job, chosen: dict[str, str | None]) -> list[tuple[str, int, st
     return found
 
 
-def _link(job: Job, query: dict[str, str | None]) -> str:
+def _link(job: Job, query: _Query) -> str:
     given = {name: str(value) for name, value in query.items() if value is not None}
     return f"/jobs/{job.id}" + (f"?{urlencode(given)}" if given else "") + "#candidates"

@@ -39,8 +39,9 @@ class Boxes:
 
 
 def boxes(workload: str, samples: Mapping[str, Sequence[float]], own: Sequence[str], width: int = 340) -> Boxes | None:
-    """The samples (µs) by name, those called `own` marked. None without samples."""
-    usable = {name: sorted(values) for name, values in samples.items() if len(values) > 1}
+    """The samples (µs) by name, those called `own` first and the last of them marked. None without samples."""
+    named = [*own, *sorted(set(samples) - set(own))]
+    usable = {name: sorted(samples[name]) for name in named if len(samples.get(name, ())) > 1}
     if not usable:
         return None
     quarters = {name: statistics.quantiles(values, n=4) for name, values in usable.items()}
@@ -50,7 +51,7 @@ def boxes(workload: str, samples: Mapping[str, Sequence[float]], own: Sequence[s
     rows = [
         Row(
             name,
-            "own" if name in own else "other",
+            "own" if name == own[-1] else "other",
             TOP + ROW * place + ROW / 2,
             scale(low),
             scale(high),
@@ -59,9 +60,13 @@ def boxes(workload: str, samples: Mapping[str, Sequence[float]], own: Sequence[s
         )
         for place, (name, (low, middle, high)) in enumerate(quarters.items())
     ]
-    ticks = [(scale(tick), latency(tick) if tick else "0") for tick in scale.ticks(4)]
+    ticks = [(scale(tick), _round(tick)) for tick in scale.ticks(4)]
     words = "; ".join(f"{row.name} {row.says}" for row in rows)
     return Boxes(workload, width, bottom + 26, rows, ticks, words)
+
+
+def _round(tick_us: float) -> str:
+    return f"{tick_us / 1e3:g} ms" if tick_us >= 1e3 else f"{tick_us:g} µs" if tick_us else "0"
 
 
 def of_report(report: Mapping[str, Any] | None, label: str = "candidate") -> list[Boxes]:

@@ -24,9 +24,15 @@ def latency(value_us: float | None) -> str:
     """In the unit that leaves few digits."""
     if value_us is None:
         return NONE
-    if value_us >= 1e6:
-        return f"{value_us / 1e6:.3g} s"
-    return f"{value_us / 1e3:.3g} ms" if value_us >= 1e3 else f"{value_us:.3g} µs"
+    for size, unit in ((1e6, "s"), (1e3, "ms")):
+        if value_us >= size:
+            return f"{_three(value_us / size)} {unit}"
+    return f"{_three(value_us)} µs"
+
+
+def _three(value: float) -> str:
+    """Three digits, also where the last are zeros, so that columns can be compared."""
+    return f"{value:#.3g}".rstrip(".") if value < 999.5 else f"{value:.0f}"
 
 
 def usd(value: Decimal | float | None) -> str:
@@ -67,8 +73,8 @@ def percent(value: float | None) -> str:
 
 
 def signed(value: float) -> str:
-    """+0.12."""
-    return f"{value:+.3g}"
+    """+0.12; what rounding leaves of nothing is 0."""
+    return "0" if abs(value) < 1e-9 else f"{value:+.3g}"
 
 
 def moment(value: datetime) -> str:

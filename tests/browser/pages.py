@@ -52,11 +52,11 @@ class Visitor:
         found: list[dict[str, Any]] = page.evaluate(_RULES)
         return [each for each in found if each["impact"] in ("serious", "critical")]
 
-    def picture(self, page: Page, name: str, *, whole: bool = False) -> None:
-        """Keep a picture, where pictures were asked for."""
+    def picture(self, page: Page, name: str) -> None:
+        """Keep a picture of what the screen shows, where pictures were asked for."""
         if self.pictures is not None:
             self.pictures.mkdir(parents=True, exist_ok=True)
-            page.screenshot(path=self.pictures / f"{name}.png", full_page=whole)
+            page.screenshot(path=self.pictures / f"{name}.png")
 
     def _hear(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):

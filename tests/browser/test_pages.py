@@ -43,7 +43,7 @@ def test_a_page_is_accessible_and_fits(
         assert page.evaluate("() => document.documentElement.scrollWidth <= window.innerWidth")
         # The page of a missing job is a 404, and the browser says so.
         assert [each for each in visitor.complaints if "404" not in each] == []
-        visitor.picture(page, f"{name}-{size}", whole=name not in ("candidate", "candidate-refused"))
+        visitor.picture(page, f"{name}-{size}")
 
 
 def test_a_running_job_is_watched_without_reloading(visitor: Visitor, showcase: Showcase, database: str) -> None:
@@ -87,18 +87,18 @@ def test_candidates_are_filtered_and_compared_without_scripts(visitor: Visitor, 
 def test_the_form_says_what_is_wrong_then_what_the_judge_says_then_submits(visitor: Visitor) -> None:
     with visitor.at("/submit") as page:
         page.get_by_label("my own reference").check()
-        page.get_by_label("Name").fill("mine")
-        page.get_by_label("Reference").fill("class Model(:\n    pass\n")
+        page.get_by_role("textbox", name="Name").fill("mine")
+        page.get_by_role("textbox", name="Reference").fill("class Model(:\n    pass\n")
         page.get_by_role("button", name="Submit").click()
         expect(page.get_by_role("alert")).to_contain_text("Nothing was submitted.")
-        expect(page.get_by_label("Reference")).to_have_accessible_description(re.compile("line 1"))
+        expect(page.get_by_role("textbox", name="Reference")).to_have_accessible_description(re.compile("line 1"))
         assert visitor.findings(page) == []
-        visitor.picture(page, "submit-errors-desk", whole=True)
+        visitor.picture(page, "submit-errors-desk")
         page.get_by_label("a bundled one").check()
         page.get_by_role("button", name="Check first").click()
         expect(page.get_by_role("status")).to_contain_text("zeros would pass in 1 of 9 families")
         assert visitor.findings(page) == []
-        visitor.picture(page, "submit-checked-desk", whole=True)
+        visitor.picture(page, "submit-checked-desk")
         page.get_by_role("button", name="Submit").click()
         expect(page).to_have_url(re.compile("/jobs/job_"))
         expect(page.locator(".head .badge")).to_have_text("queued")

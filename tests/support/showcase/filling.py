@@ -36,7 +36,10 @@ _ADMISSION = {
 }
 _PROMPT = [
     {"role": "system", "content": "You write C++ kernels that are correct first and fast second.\n"},
-    {"role": "user", "content": "# Target\n\nHardware: cpu. Language: C++.\n\n# Parent\n\nIts bottleneck: see below.\n"},
+    {
+        "role": "user",
+        "content": "# Target\n\nHardware: cpu. Language: C++.\n\n# Parent\n\nIts bottleneck: see below.\n",
+    },
 ]
 _OWNER = "worker_of_the_showcase"
 
@@ -145,7 +148,9 @@ class _Filler:
     def _pay(self, session: Session, candidate_id: str, step: Step) -> None:
         call = llm_calls.start_call(session, candidate_id, "propose", str(step.model))
         answer = f"{step.plan}\n\n```python\n...\n```\n"
-        record = CallRecord(str(step.model), json.dumps(_PROMPT), answer, 5210, 1890, Decimal("0.0317"), "provider", 14.2)
+        record = CallRecord(
+            str(step.model), json.dumps(_PROMPT), answer, 5210, 1890, Decimal("0.0317"), "provider", 14.2
+        )
         llm_calls.finish_call(session, call, record)
         shown = step.operator != "repair"
         use = NewUse("fact:softmax-online", "fact", 1, 0.031, shown, "Softmax: one pass", "Keep a running maximum and "
@@ -160,7 +165,8 @@ class _Filler:
         embedder = HashingEmbedder()
         facets = {"language": "cpp", "hardware_kin": "x86", "op_family": "softmax", "bound": ""}
         settled = Settled(
-            state="confirmed", title=title, text=f"{title}. Seen in 2 independent jobs.", terms="accumulate double bias",
+            state="confirmed", title=title, text=f"{title}. Seen in 2 independent jobs.",
+            terms="accumulate double bias",
             evidence=3, supporting=2, opposing=0, effect_log=0.12, effect_low=0.05, effect_high=0.19, notes=(),
             last_confirmed=None, embedder=embedder.name, embedding=embedder.embed(title),
         )  # fmt: skip

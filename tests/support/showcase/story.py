@@ -17,7 +17,7 @@ kernel.cpp:23:29: error: 'row_count' was not declared in this scope
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One candidate: how it was made and what became of it. Parents are ordinals; `verdict` may be a failure instead."""
+    """One candidate: how it was made, what became of it. Parents are ordinals; `verdict` may be a failure."""
 
     operator: str
     model: str | None
@@ -34,20 +34,23 @@ STEPS = (
     Step("seed", GPT, (), "ok", 1.04, "Three passes per row: maximum, sum of exponentials, scale."),
     Step("seed", CLAUDE, (), "build_error", None, "An online maximum in one pass, eight lanes.",
          "BuildError: kernel.cpp:23:29: 'row_count' was not declared in this scope", "    row_count += 1;"),
-    Step("refine", GPT, (2,), "ok", 1.22, "Write the exponentials once and scale them in place.", line="    // in place"),
+    Step("refine", GPT, (2,), "ok", 1.22, "Write the exponentials once and scale them in place.",
+         line="    // in place"),
     Step("repair", CLAUDE, (3,), "ok", 1.13, "Count rows by the argument, not by a name of its own."),
     Step("refine", CLAUDE, (4,), "incorrect", None, "Sum in float32 with four accumulators.",
          "odd/tiny/output0: the result is biased: it is -1.6e-05 of the true one too large on average (bound 3.8e-06)",
          "        // four float accumulators"),
     Step("tune", None, (4,), "ok", 1.37, "tune: THREADS=2, UNROLL=4", line="    // UNROLL=4"),
-    Step("rewrite", GPT, (4,), "ok", 1.18, "Blocks of rows that stay in the second cache.", line="    // blocks of rows"),
+    Step("rewrite", GPT, (4,), "ok", 1.18, "Blocks of rows that stay in the second cache.",
+         line="    // blocks of rows"),
     Step("repair", GPT, (6,), "ok", 1.41, "Keep the four accumulators, and add them up in double.",
          line="        // four double accumulators"),
     Step("refine", CLAUDE, (9,), "suspicious", None, "Remember the last input and its result.",
          "results are kept between calls: an input changed in place gave the old result", "    static float last;"),
     Step("crossover", GPT, (7, 9), "ok", 1.66, "The tuned loop with the accumulators of candidate 9.",
          line="    // tuned, with accumulators"),
-    Step("refine", CLAUDE, (11,), "ok", 1.58, "Prefetch the next row while this one is scaled.", line="    // prefetch"),
+    Step("refine", CLAUDE, (11,), "ok", 1.58, "Prefetch the next row while this one is scaled.",
+         line="    // prefetch"),
     Step("refine", GPT, (11,), "duplicate", None, "The tuned loop with the accumulators of candidate 9."),
     Step("tune", None, (11,), "ok", 1.83, "tune: THREADS=2, UNROLL=8, BLOCK=4", line="    // UNROLL=8, BLOCK=4"),
     Step("refine", CLAUDE, (14,), "timeout", None, "Wait for both halves of a row with a spinning flag.",
