@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from api import candidates, knowledge, recording
-from api.candidate_schemas import CandidateDetail
+from api.candidate_schemas import Candidate, CandidateDetail
 from api.deps import StoreDep
 from api.pages import timings
 from api.pages.code import changes, coloured
@@ -30,7 +30,7 @@ async def show_candidate(candidate_id: str, request: Request, store: StoreDep) -
     parents = [await candidates.show_candidate(each, store) for each in found.parents]
     proposal = await recording.show_proposal(candidate_id, store)
     recalled = await knowledge.show_recalled(candidate_id, store)
-    tree = await recording.show_tree(found.job_id, store)
+    fastest = await candidates.list_candidates(found.job_id, request, Response(), store, sort="-speedup", limit=FEW)
     lines, diffs = await asyncio.to_thread(_sources, found, parents, job.target.language)
     report = found.report or {}
     return render(
@@ -51,7 +51,7 @@ async def show_candidate(candidate_id: str, request: Request, store: StoreDep) -
         stages=report.get("stages_s") or {},
         proposal=proposal,
         recalled=recalled,
-        others=_others(tree.nodes, candidate_id),
+        others=_others(fastest.data, found, parents),
     )
 
 
@@ -73,7 +73,9 @@ def _checks(checks: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[Mapping[s
     }
 
 
-def _others(nodes: Sequence[Mapping[str, Any]], candidate_id: str) -> list[Mapping[str, Any]]:
-    """Candidates of the job to compare with, the fastest first."""
-    judged = [node for node in nodes if node["id"] != candidate_id and node["verdict"] is not None]
-    return sorted(judged, key=lambda node: (-(node["speedup"] or 0.0), node["ordinal"]))[:FEW]
+def _others(
+    fastest: Sequence[Candidate], found: CandidateDetail, parents: Sequence[CandidateDetail]
+) -> list[Candidate]:
+    """Candidates of the job to compare with: its parents, then the fastest."""
+    others = {each.id: each for each in (*parents, *fastest) if each.id != found.id and each.verdict is not None}
+    return list(others.values())

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from api.pages.scales import Scale
+from db.candidates import TreeRow
 from db.vocabulary import Verdict
-
-Node = Mapping[str, Any]
 
 _LEFT, _TOP, _BOTTOM = 44, 16, 44
 _FAILED_AT = 8
@@ -47,60 +45,58 @@ class Curve:
     words: str
 
 
-def curve(nodes: Sequence[Node], budget: int, width: int, height: int = 260) -> Curve | None:
+def curve(nodes: Sequence[TreeRow], budget: int, width: int, height: int = 260) -> Curve | None:
     """The curve of a job's tree; None while no candidate has a speedup."""
-    timed = [node for node in nodes if node["verdict"] == Verdict.OK and node["speedup"] is not None]
+    timed = {node.ordinal: speedup for node in nodes if (speedup := _speedup(node)) is not None}
     if not timed:
         return None
-    top = max(node["speedup"] for node in timed)
-    last = max(budget, nodes[-1]["ordinal"])
+    last = max(budget, nodes[-1].ordinal)
     across = Scale(0, last, _LEFT, width - 14)
-    up = Scale(0, max(top * 1.08, 1.1), height - _BOTTOM, _TOP)
+    up = Scale(0, max(max(timed.values()) * 1.08, 1.1), height - _BOTTOM, _TOP)
     best = _record_holders(timed)
-    marks = [_mark(node, across, up, node["ordinal"] in best) for node in _drawn(nodes, best)]
+    marks = [_mark(node, across, up, node.ordinal in best) for node in _drawn(nodes, best)]
     return Curve(
         width=width,
         height=height,
         marks=marks,
-        line=_steps(
-            [(across(n["ordinal"]), up(n["speedup"])) for n in timed if n["ordinal"] in best], across(_end(nodes))
-        ),
+        line=_steps([(across(each), up(speedup)) for each, speedup in best.items()], across(nodes[-1].ordinal)),
         ones=up(1.0),
         ticks_x=[(across(tick), f"{tick:g}") for tick in across.ticks(7 if width > 500 else 5)],
         ticks_y=[(up(tick), f"{tick:g}×") for tick in up.ticks(6)],
         left=_LEFT,
         right=width - 14,
         bottom=height - _BOTTOM,
-        words=_words(nodes, timed, best),
+        words=_words(len(nodes), len(timed), best),
     )
 
 
-def _record_holders(timed: Sequence[Node]) -> dict[int, None]:
-    best, holders = 0.0, dict[int, None]()
-    for node in timed:
-        if node["speedup"] > best:
-            best = node["speedup"]
-            holders[node["ordinal"]] = None
-    return holders
+def _speedup(node: TreeRow) -> float | None:
+    """Of a candidate that is right and was timed."""
+    return node.speedup if node.verdict == Verdict.OK else None
 
 
-def _drawn(nodes: Sequence[Node], best: Container[int]) -> list[Node]:
-    judged = [node for node in nodes if node["verdict"] is not None]
+def _record_holders(timed: Mapping[int, float]) -> dict[int, float]:
+    """Those that were faster than all before them; speedups by ordinal."""
+    best: dict[int, float] = {}
+    for ordinal, speedup in timed.items():
+        if not best or speedup > next(reversed(best.values())):
+            best[ordinal] = speedup
+    return best
+
+
+def _drawn(nodes: Sequence[TreeRow], best: Container[int]) -> list[TreeRow]:
+    judged = [node for node in nodes if node.verdict is not None]
     step = math.ceil(len(judged) / _MOST_MARKS) or 1
-    return [node for place, node in enumerate(judged) if place % step == 0 or node["ordinal"] in best]
+    return [node for place, node in enumerate(judged) if place % step == 0 or node.ordinal in best]
 
 
-def _end(nodes: Sequence[Node]) -> int:
-    ordinal: int = nodes[-1]["ordinal"]
-    return ordinal
-
-
-def _mark(node: Node, across: Scale, up: Scale, best: bool) -> Mark:
-    ok = node["verdict"] == Verdict.OK and node["speedup"] is not None
-    y = up(node["speedup"]) if ok else up(0) - _FAILED_AT
-    says = f"{node['speedup']:.2f}×" if ok else str(node["verdict"]).replace("_", " ")
-    kind = ("best" if best else "ok") if ok else "failed"
-    return Mark(across(node["ordinal"]), y, kind, f"#{node['ordinal']} {node['operator']}: {says}")
+def _mark(node: TreeRow, across: Scale, up: Scale, best: bool) -> Mark:
+    speedup = _speedup(node)
+    if speedup is None:
+        kind, y, says = "failed", up(0) - _FAILED_AT, str(node.verdict).replace("_", " ")
+    else:
+        kind, y, says = "best" if best else "ok", up(speedup), f"{speedup:.2f}×"
+    return Mark(across(node.ordinal), y, kind, f"#{node.ordinal} {node.operator}: {says}")
 
 
 def _steps(points: Sequence[tuple[float, float]], until: float) -> str:
@@ -109,7 +105,6 @@ def _steps(points: Sequence[tuple[float, float]], until: float) -> str:
     return f"M{x:g} {y:g}" + "".join(f" H{x:g} V{y:g}" for x, y in others) + f" H{until:g}"
 
 
-def _words(nodes: Sequence[Node], timed: Sequence[Node], best: Mapping[int, None]) -> str:
-    found = {node["ordinal"]: node["speedup"] for node in timed}
-    path = ", ".join(f"{found[ordinal]:.2f} at candidate {ordinal}" for ordinal in list(best)[-6:])
-    return f"{len(nodes)} candidates, {len(timed)} right and timed. The best speedup rose to {path}."
+def _words(candidates: int, timed: int, best: Mapping[int, float]) -> str:
+    path = ", ".join(f"{speedup:.2f} at candidate {ordinal}" for ordinal, speedup in list(best.items())[-6:])
+    return f"{candidates} candidates, {timed} right and timed. The best speedup rose to {path}."

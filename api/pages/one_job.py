@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Literal
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request, Response
 
-from api import candidates, jobs, recording
+from api import candidates, jobs
 from api.deps import StoreDep
 from api.job_schemas import CancelBody, Job
 from api.pages.curve import curve
@@ -17,6 +18,7 @@ from api.pages.jobs import tried
 from api.pages.lineage import lineage
 from api.paging import Cursor
 from api.waiting import load_job
+from db.candidates import TreeRow, load_tree
 from db.vocabulary import CandidateState, Verdict
 
 PAGE_SIZE = 50
@@ -44,7 +46,7 @@ async def show_job(
     same = unchanged(request, tag)
     if same is not None:
         return same
-    tree = await recording.show_tree(job_id, store)
+    tree = await store.read(load_tree, job_id)
     page = await candidates.list_candidates(
         job_id, request, Response(), store, verdict=verdict, state=state, sort=sort, limit=PAGE_SIZE, cursor=cursor
     )
@@ -55,12 +57,7 @@ async def show_job(
         tag=tag,
         job=job,
         tried=tried(job),
-        curves={
-            name: curve(tree.nodes, job.budget.candidates, width)
-            for name, width in (("wide", WIDE), ("narrow", NARROW))
-        },
-        lineage=lineage(tree.nodes, job.best.candidate_id if job.best else None),
-        ordinals={node["id"]: node["ordinal"] for node in tree.nodes},
+        **await asyncio.to_thread(_drawn, tree, job),
         candidates=page.data,
         chosen=chosen,
         filters=_filters(job, chosen),
@@ -82,6 +79,16 @@ async def cancel_job(job_id: str, request: Request, store: StoreDep) -> Response
 
 _Query = Mapping[str, str | None]
 _SORTS = {"in order": None, "latest first": "-ordinal", "fastest first": "-speedup"}
+
+
+def _drawn(tree: Sequence[TreeRow], job: Job) -> dict[str, Any]:
+    """What is drawn of the tree: work for a thread, a long job has thousands of candidates."""
+    sizes = {"wide": WIDE, "narrow": NARROW}
+    return {
+        "curves": {name: curve(tree, job.budget.candidates, width) for name, width in sizes.items()},
+        "lineage": lineage(tree, job.best.candidate_id if job.best else None),
+        "ordinals": {row.id: row.ordinal for row in tree},
+    }
 
 
 def _filters(job: Job, chosen: _Query) -> list[tuple[str, int, str, bool]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from decimal import Decimal
 
 import pytest
 
@@ -12,31 +12,44 @@ from api.pages.code import changes, coloured
 from api.pages.curve import curve
 from api.pages.lineage import MOST, lineage
 from api.pages.timings import boxes
+from db.candidates import TreeRow
 
 
-def node(ordinal: int, *parents: int, speedup: float | None = None, verdict: str | None = "ok") -> dict[str, Any]:
-    return {
-        "id": f"c{ordinal}",
-        "ordinal": ordinal,
-        "operator": "refine",
-        "parents": [f"c{each}" for each in parents],
-        "verdict": verdict,
-        "speedup": speedup,
-    }
+def node(ordinal: int, *parents: int, speedup: float | None = None, verdict: str | None = "ok") -> TreeRow:
+    return TreeRow(
+        id=f"c{ordinal}",
+        ordinal=ordinal,
+        operator="refine",
+        proposer="builtin",
+        model=None,
+        parents=tuple(f"c{each}" for each in parents),
+        state="evaluated",
+        verdict=verdict,
+        speedup=speedup,
+        failure=None,
+        params=None,
+        tunable=False,
+        source_hash=None,
+        plan=None,
+        cost_usd=Decimal(0),
+        gpu_s=0.0,
+        sol_fractions=(),
+        bound=None,
+    )
 
 
-def nested(nodes: list[dict[str, Any]], best: str | None = None) -> str:
+def nested(nodes: list[TreeRow], best: str | None = None) -> str:
     """The list as brackets."""
     text = ""
     for branch in lineage(nodes, best).branches:
-        text += f"{branch.node['ordinal']}" + ("(" if branch.opens else " " + ")" * branch.closes)
+        text += f"{branch.node.ordinal}" + ("(" if branch.opens else " " + ")" * branch.closes)
     return re.sub(r"\s+\)", ")", text).strip()
 
 
 def test_a_tree_is_written_depth_first_and_every_list_ends() -> None:
     nodes = [node(1), node(2, 1), node(3, 1), node(4, 2), node(5), node(6, 4), node(7, 3, 5)]
     assert nested(nodes) == "1(2(4(6))3(7))5"
-    found = {branch.node["ordinal"]: branch for branch in lineage(nodes, "c6").branches}
+    found = {branch.node.ordinal: branch for branch in lineage(nodes, "c6").branches}
     assert [ordinal for ordinal in found if found[ordinal].champion] == [1, 2, 4, 6]
     assert found[7].others == [5]
 
