@@ -1,78 +1,16 @@
-"""The pages as a browser would fetch them, from the real server: what they say, what they refuse, what stays text."""
+"""What pages do: paging, entity tags, refusals, and the forms."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import httpx2
 import pytest
-from sqlalchemy.orm import Session, sessionmaker
 
 from cli.client import Client, Job
 from tests.integration.api.conftest import Bells
 from tests.integration.api.history import History
-from tests.support.showcase import CHEEKY, Showcase, fill
-
-FORM = {"bundled": "softmax", "hardware": "cpu", "language": "cpp", "candidates": "4"}
-
-
-@pytest.fixture
-def browser(url: str) -> Iterator[httpx2.Client]:
-    """Asks for pages, as a browser does."""
-    with httpx2.Client(base_url=url, timeout=30, headers={"Accept": "text/html,*/*;q=0.8"}) as client:
-        yield client
-
-
-@pytest.fixture
-def showcase(url: str, sessions: sessionmaker[Session]) -> Showcase:
-    return fill(sessions)
-
-
-def test_every_page_answers_with_a_strict_policy(browser: httpx2.Client, showcase: Showcase) -> None:
-    paths = (
-        "/jobs?state=succeeded",
-        f"/jobs/{showcase.job_id}?verdict=ok&sort=-speedup",
-        *(f"/candidates/{each}" for each in showcase.ids[1:]),
-        f"/compare?left={showcase.ids[3]}&right={showcase.ids[22]}",
-        "/fleet",
-        "/knowledge?problem=softmax&state=confirmed",
-        "/uplift",
-        "/spending",
-        "/submit?bundled=layernorm",
-    )
-    for path in paths:
-        answer = browser.get(path)
-        assert answer.status_code == 200, path
-        assert "script-src 'self'; style-src 'self'" in answer.headers["content-security-policy"]
-        assert "unsafe" not in answer.headers["content-security-policy"]
-        assert not re.search(r"<script(?! src=\"/static/)|\son\w+=|\sstyle=|<style", answer.text), path
-        for asset in set(re.findall(r'(?:src|href)="(/static/[^"]+)"', answer.text)):
-            assert browser.head(asset).status_code == 200
-        assert "http://" not in re.sub(r"http://127\.0\.0\.1:8080/v1|xmlns=\S+", "", answer.text), path
-
-
-def test_what_others_wrote_is_escaped(browser: httpx2.Client, showcase: Showcase) -> None:
-    for path in (f"/candidates/{showcase.cheeky_id}", f"/jobs/{showcase.running_id}"):
-        text = browser.get(path).text
-        assert "<img" not in text and "<script>" not in text
-        assert "&lt;script&gt;" in text
-    source = browser.get(f"/candidates/{showcase.cheeky_id}").text
-    assert "\u202e" not in source and "⟨U+202E⟩" in source
-    assert CHEEKY in browser.get(f"/v1/candidates/{showcase.cheeky_id}/source").text
-
-
-def test_a_page_says_what_the_api_says(browser: httpx2.Client, showcase: Showcase) -> None:
-    job = browser.get(f"/jobs/{showcase.job_id}").text
-    for said in ("2.31×", "target reached", "$0.57", "zeros would pass in 1 of 9 families", "#22", "Certificate"):
-        assert said in job
-    assert "hx-get" not in job
-    assert 'hx-trigger="every 2s"' in browser.get(f"/jobs/{showcase.running_id}").text
-    only = browser.get(f"/jobs/{showcase.job_id}?verdict=suspicious").text
-    assert [each for each in showcase.ids[1:] if f'<tr id="{each}"' in only] == [showcase.ids[10]]
-    fleet = browser.get("/fleet").text
-    assert "NVIDIA H100" in fleet and f"/jobs/{showcase.running_id}" in fleet
-    assert "Accumulating in float32" in browser.get("/knowledge?q=double").text
+from tests.integration.api.pages.conftest import FORM
 
 
 def test_jobs_come_page_by_page(browser: httpx2.Client, client: Client, job: Job) -> None:
@@ -92,6 +30,22 @@ def test_an_unchanged_page_is_not_sent_again(browser: httpx2.Client, history: Hi
         assert (again.status_code, again.content) == (304, b"")
         history.start(job["id"]) if path == "/jobs" else history.propose(job["id"])
         assert browser.get(path, headers=tag).status_code == 200
+
+
+def test_a_candidate_of_which_little_is_known_has_a_page(browser: httpx2.Client, history: History, job: Job) -> None:
+    bare = {"checks": [{"name": "correct", "passed": True}], "workloads": [{"name": "small"}], "profile": {"text": "x"}}
+    ids = [
+        *history.propose(job["id"]),
+        history.reject(job["id"], "no_code"),
+        history.evaluate(job["id"], verdict="infra_error", timed=False),
+        history.evaluate(job["id"], **bare),
+    ]
+    for path in (
+        *(f"/candidates/{each}" for each in ids),
+        f"/jobs/{job['id']}",
+        f"/compare?left={ids[0]}&right={ids[3]}",
+    ):
+        assert browser.get(path).status_code == 200, path
 
 
 @pytest.mark.parametrize(
@@ -154,16 +108,6 @@ def test_what_is_wrong_stands_beside_its_field(
         (error,) = re.findall(rf'id="{field}-error">(.*?)</p>', answer.text, flags=re.DOTALL)
         assert says in error
     assert client.get("/v1/jobs")["data"] == []
-
-
-def test_a_check_shows_what_the_judge_found_and_stores_nothing(
-    browser: httpx2.Client, client: Client, showcase: Showcase
-) -> None:
-    before = len(client.get("/v1/jobs")["data"])
-    answer = browser.post("/submit", data=FORM | {"action": "check"})
-    assert answer.status_code == 200
-    assert "admitted with warnings" in answer.text and "finite for normal values" in answer.text
-    assert len(client.get("/v1/jobs")["data"]) == before
 
 
 @pytest.mark.parametrize(
