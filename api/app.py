@@ -24,6 +24,7 @@ from api import (
     health,
     jobs,
     knowledge,
+    metrics,
     openapi,
     problems,
     recording,
@@ -84,7 +85,8 @@ def create_app(settings: Settings | None = None, *, ring: Ring | None = None) ->
         responses=openapi.COMMON_RESPONSES,
         redirect_slashes=False,
     )
-    app.add_middleware(FrontMiddleware)
+    app.state.metrics = metrics.ServiceMetrics(health.own_version())
+    app.add_middleware(FrontMiddleware, served=app.state.metrics.served)
     handlers.install(app)
     openapi.install(app)
     resources = (
@@ -99,6 +101,7 @@ def create_app(settings: Settings | None = None, *, ring: Ring | None = None) ->
         knowledge,
         workers,
         health,
+        metrics,
     )
     for resource in resources:
         app.include_router(resource.router)

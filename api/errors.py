@@ -3,6 +3,7 @@
     ApiError                       status, title and type are the class's; its docstring is the default detail
     ├── BrokenJson        400      the body is no JSON
     ├── UnknownKey        401      an Authorization header with a key that nobody gave out
+    ├── ScrapeRefused     401      metrics asked for from another machine, without the token
     ├── BudgetUsed        403      a cap of the API key is used up
     ├── ForeignForm       403      a form of the web page that another site sent
     ├── NotFound          404      nothing at this address
@@ -111,6 +112,15 @@ class UnknownKey(ApiError):
     status = 401
     title = "Unknown key"
     slug = "unknown-key"
+
+
+class ScrapeRefused(ApiError):
+    """Metrics are for scrapes from the server's own machine, and for those that send `Authorization: Bearer` with the
+    token that the server was given as KERNELWRIGHT_METRICS_TOKEN."""
+
+    status = 401
+    title = "Scrape refused"
+    slug = "scrape-refused"
 
 
 class BudgetUsed(ApiError):

@@ -34,7 +34,8 @@ _SEEN = example("A page; or a stream with `Accept: text/event-stream`", examples
 _SEEN["content"][STREAM] = {"example": examples.EVENT_STREAM}
 _OVER = {"description": "The job has ended and the stream has nothing left: a browser then stops reconnecting"}
 
-LastEventId = Annotated[int, Field(ge=0, le=_MOST_SEQ)]
+LastEventId = Annotated[str, Field(pattern=r"^[0-9]{1,18}$")]
+"""A header is text, whatever it says."""
 
 
 @router.get(
@@ -55,7 +56,7 @@ async def list_events(
     """A stream begins after `after`, goes on as things happen and ends with the job; `id` is the seq to resume from."""
     if negotiate(accept, JSON, STREAM) == JSON:
         return await store.read(_page, job_id, after, limit)
-    after = after if last_event_id is None else last_event_id
+    after = after if last_event_id is None else int(last_event_id)
     first, ended = await store.read(_batch, job_id, after)
     if ended and not first and last_event_id is not None:
         return Response(status_code=204)

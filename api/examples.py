@@ -243,4 +243,8 @@ WORKER: dict[str, Any] = {
 }
 
 READY: dict[str, Any] = {"ready": True, "migration": "0007"}
+METRICS = """# HELP kernelwright_queue_ready_work Work that waits and is due.
+# TYPE kernelwright_queue_ready_work gauge
+kernelwright_queue_ready_work{queue="cpu"} 3.0
+"""
 HEALTH: dict[str, Any] = {"status": "ok", "version": "0.1.0"}

@@ -7,7 +7,7 @@ import re
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
-from pydantic import AwareDatetime, Field
+from pydantic import Field
 from sqlalchemy.orm import Session
 
 from api import examples, submission
@@ -29,7 +29,7 @@ from api.job_views import job_view, job_views
 from api.negotiation import etag, matches, preferred_wait_s
 from api.openapi import answers, example
 from api.paging import Cursor, Limit, link_next
-from api.schemas import Text
+from api.schemas import Text, TimeIn
 from api.waiting import LONGEST_WAIT_S, job_when_changed, job_when_ended, load_job
 from db import jobs
 from db.paging import InvalidCursor
@@ -92,7 +92,7 @@ async def list_jobs(
     hardware: Short | None = None,
     language: Language | None = None,
     label: Annotated[list[LabelFilter] | None, Query(description="key:value; may be repeated, all must match")] = None,
-    created_after: Annotated[AwareDatetime | None, Query(examples=["2026-11-21T00:00:00Z"])] = None,
+    created_after: Annotated[TimeIn | None, Query(examples=["2026-11-21T00:00:00Z"])] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> JobPage:

@@ -10,6 +10,7 @@ import json
 import re
 import secrets
 import time
+from collections.abc import Callable
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
@@ -23,7 +24,10 @@ MAX_BODY_BYTES = 2 << 20
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _FORM = "application/x-www-form-urlencoded"
-_QUIET_PATHS = frozenset({"/healthz", "/readyz"})
+_QUIET_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
+
+Served = Callable[[Scope, int | None, float | None], None]
+"""Told of each request: its scope, its status, and the seconds until its answer began; None: nothing was answered."""
 
 log = structlog.get_logger("api")
 
@@ -31,9 +35,10 @@ log = structlog.get_logger("api")
 class FrontMiddleware:
     """Gives each request an id, refuses unusable bodies, turns what nobody caught into a 500 without its innards."""
 
-    def __init__(self, app: ASGIApp, max_body_bytes: int = MAX_BODY_BYTES) -> None:
+    def __init__(self, app: ASGIApp, max_body_bytes: int = MAX_BODY_BYTES, served: Served | None = None) -> None:
         self._app = app
         self._max_body_bytes = max_body_bytes
+        self._served = served
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -43,8 +48,12 @@ class FrontMiddleware:
         scope.setdefault("state", {})["request_id"] = request_id
         exchange = _Exchange(scope, send, request_id)
         with structlog.contextvars.bound_contextvars(request_id=request_id):
-            await self._serve(scope, self._limited(receive), exchange)
-            exchange.log()
+            try:
+                await self._serve(scope, self._limited(receive), exchange)
+                exchange.log()
+            finally:
+                if self._served is not None:
+                    self._served(scope, exchange.status, exchange.answered_s)
 
     async def _serve(self, scope: Scope, receive: Receive, exchange: _Exchange) -> None:
         try:
@@ -79,6 +88,8 @@ class _Exchange:
 
     def __init__(self, scope: Scope, send: Send, request_id: str) -> None:
         self.status: int | None = None
+        self.answered_s: float | None = None
+        """Until the answer began."""
         self._scope = scope
         self._send = send
         self._request_id = request_id
@@ -87,6 +98,7 @@ class _Exchange:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            self.answered_s = time.perf_counter() - self._began
             headers = MutableHeaders(scope=message)
             headers["X-Request-Id"] = self._request_id
             # Sources and logs are other people's text; no browser shall take them for a page.
@@ -105,7 +117,10 @@ class _Exchange:
             return
         wall_ms = round((time.perf_counter() - self._began) * 1e3, 1)
         path = self._scope["path"]
-        log.info("request.served", method=self._scope["method"], path=path, status=self.status, wall_ms=wall_ms)
+        # By these fields the lines of a job are found, whatever its path was.
+        named = self._scope.get("path_params", {})
+        ids = {name: named[name] for name in ("job_id", "candidate_id") if name in named}
+        log.info("request.served", method=self._scope["method"], path=path, status=self.status, wall_ms=wall_ms, **ids)
 
 
 def _request_id(headers: Headers) -> str:

@@ -62,4 +62,17 @@ def _document(app: FastAPI) -> dict[str, Any]:
     adapter = TypeAdapter(ProblemDocument)
     problem = adapter.json_schema(ref_template="#/components/schemas/{model}")
     schemas |= problem.pop("$defs", {}) | {"ProblemDocument": problem}
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            for parameter in operation.get("parameters", ()):
+                parameter["schema"] = _never_null(parameter["schema"])
     return document
+
+
+def _never_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """A parameter is left out or it is a string: `X or null` is an optional X, and the text "null" is no null."""
+    choices = [choice for choice in schema.get("anyOf", ()) if choice != {"type": "null"}]
+    if len(choices) != 1:
+        return schema
+    (only,) = choices
+    return {**{name: value for name, value in schema.items() if name != "anyOf"}, **only}

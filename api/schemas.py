@@ -5,6 +5,7 @@ Times are RFC 3339 in UTC, durations end in `_s` or `_us`, money is a decimal st
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any
@@ -72,6 +73,15 @@ def _utc(at: datetime) -> datetime:
     return at.astimezone(UTC)
 
 
+def _written_out(at: object) -> object:
+    if isinstance(at, str) and not _DATE.match(at):  # pydantic takes 0.5 for a moment of 1970
+        raise PydanticCustomError("moment", "should be a datetime such as 2026-11-21T00:00:00Z")
+    return at
+
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+
+
 _MONEY_SCHEMA = {"type": "string", "format": "decimal", "examples": ["5.00"]}
 
 Text = Annotated[str, AfterValidator(storable)]
@@ -82,6 +92,9 @@ UsdIn = Annotated[Decimal, BeforeValidator(_money), PlainSerializer(money_text),
 
 Usd = Annotated[Decimal, PlainSerializer(money_text, when_used="json"), WithJsonSchema(_MONEY_SCHEMA)]
 """US dollars as the API answers them."""
+
+TimeIn = Annotated[AwareDatetime, BeforeValidator(_written_out)]
+"""A moment as a client sends it: RFC 3339, no number of seconds."""
 
 UtcTime = Annotated[AwareDatetime, AfterValidator(_utc)]
 """A moment; whatever its zone was, it is answered in UTC."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import shutil
 import socket
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from cli.errors import CliError
 from cli.programs import Program, own_environment
+from db.settings import Settings
 from db.vocabulary import target_queue
 from worker.profile.gpus import Gpu
 
@@ -44,6 +46,8 @@ class Surroundings:
     """Working folder; anything may lie there."""
     logs: Path | None
     """A folder for one log file each; None: they write where we write."""
+    counts: Path | None = None
+    """A folder where the workers count for the exporter of their metrics; None: they do not."""
 
     def log(self, name: str) -> Path | None:
         """The log file of the process `name`."""
@@ -97,15 +101,55 @@ def _worker(
     secrets: bool = False,
     grace_s: float,
 ) -> Program:
+    counts = {"PROMETHEUS_MULTIPROC_DIR": str(around.counts)} if around.counts is not None else {}
     node = f"{name}.{os.getpid()}@{socket.gethostname()}"
     return Program(
         name=f"worker-{name}",
         argv=[*_CELERY, "--queues", queue, "--hostname", node, "--loglevel", "INFO", *options],
-        env=own_environment({**around.env, **(env or {})}, secrets=secrets),
+        env=own_environment({**around.env, **counts, **(env or {})}, secrets=secrets),
         cwd=around.scratch,
         log=around.log(f"worker-{name}"),
         grace_s=grace_s,
     )
+
+
+def counts_folder(settings: Settings, run: Path) -> Path | None:
+    """An empty folder in `run` where workers count for their metrics; None where no port is set to serve them."""
+    if settings.metrics_port is None:
+        return None
+    folder = run / "metrics"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    return folder
+
+
+def exporter_program(settings: Settings, around: Surroundings) -> list[Program]:
+    """What serves the metrics that this node's workers count; nothing where they do not count."""
+    if settings.metrics_port is None or around.counts is None:
+        return []
+    host, port = settings.metrics_host, settings.metrics_port
+    env = {
+        **around.env,
+        **_scrape_token(settings),
+        "KERNELWRIGHT_METRICS_HOST": host,
+        "KERNELWRIGHT_METRICS_PORT": str(port),
+        "PROMETHEUS_MULTIPROC_DIR": str(around.counts),
+    }
+    program = Program(
+        name="exporter",
+        argv=[sys.executable, "-m", "worker.exporter"],
+        env=own_environment(env, secrets=False),
+        cwd=around.scratch,
+        log=around.log("exporter"),
+        ready=lambda: _healthy(host, port),
+    )
+    return [program]
+
+
+def _scrape_token(settings: Settings) -> dict[str, str]:
+    """It is no key of a model provider, so it goes where those do not."""
+    token = settings.metrics_token
+    return {"KERNELWRIGHT_METRICS_TOKEN": token.get_secret_value()} if token is not None else {}
 
 
 def api_program(listener: socket.socket, around: Surroundings) -> Program:
@@ -114,7 +158,7 @@ def api_program(listener: socket.socket, around: Surroundings) -> Program:
     return Program(
         name="api",
         argv=[sys.executable, "-m", "cli.serve", str(listener.fileno())],
-        env=own_environment(around.env, secrets=False),
+        env=own_environment({**around.env, **_scrape_token(Settings())}, secrets=False),
         cwd=around.scratch,
         log=around.log("api"),
         ready=lambda: _healthy(host, port),

@@ -18,7 +18,15 @@ from typing import Annotated
 import typer
 
 from cli import logs
-from cli.deployment import Surroundings, api_program, migration_program, parse_queues, worker_programs
+from cli.deployment import (
+    Surroundings,
+    api_program,
+    counts_folder,
+    exporter_program,
+    migration_program,
+    parse_queues,
+    worker_programs,
+)
 from cli.embedded import EmbeddedPostgres, EmbeddedValkey
 from cli.embedded.home import log_folder, open_home, run_folder
 from cli.guard import guarded
@@ -26,6 +34,7 @@ from cli.instance import Instance, InstanceLock
 from cli.preflight import check_compiler, check_disk, check_packages, listen, url_of
 from cli.programs import Service, Step
 from cli.supervisor import StopRequested, Supervisor
+from db.settings import Settings
 from worker.profile.gpus import Gpu
 from worker.profile.gpus import gpus as find_gpus
 
@@ -103,10 +112,13 @@ def _groups(plan: _Plan) -> list[list[Service]]:
         env[DATABASE_VARIABLE] = plan.postgres.url
     if plan.valkey is not None:
         env[REDIS_VARIABLE] = plan.valkey.url
-    around = Surroundings(env=env, scratch=run_folder(plan.home), logs=log_folder(plan.home))
+    settings, run = Settings(), run_folder(plan.home)
+    counts = counts_folder(settings, run)
+    around = Surroundings(env=env, scratch=run, logs=log_folder(plan.home), counts=counts)
     servers: list[Service] = [server for server in (plan.postgres, plan.valkey) if server is not None]
     # Workers need a second to import what they need: they start while the API does, which alone is waited for.
-    ours: list[Service] = [*worker_programs(plan.queues, plan.gpus, around), api_program(plan.listener, around)]
+    workers = [*exporter_program(settings, around), *worker_programs(plan.queues, plan.gpus, around)]
+    ours: list[Service] = [*workers, api_program(plan.listener, around)]
     return [servers, [Step(migration_program(around))], ours]
 
 

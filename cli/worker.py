@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from cli.deployment import Surroundings, parse_queues, worker_programs
+from cli.deployment import Surroundings, counts_folder, exporter_program, parse_queues, worker_programs
 from cli.embedded.home import open_home, run_folder
 from cli.errors import CliError
 from cli.guard import guarded
@@ -57,8 +57,11 @@ def worker(
     if "gpu" in chosen and not gpus:
         raise NoGpu
     home = open_home(home)
-    around = Surroundings(env={"KERNELWRIGHT_HOME": str(home)}, scratch=run_folder(home), logs=None)
-    programs = worker_programs(chosen, gpus, around, llm_threads=llm_threads, grace_s=grace_s)
+    settings, run = get_settings(), run_folder(home)
+    counts = counts_folder(settings, run)
+    around = Surroundings(env={"KERNELWRIGHT_HOME": str(home)}, scratch=run, logs=None, counts=counts)
+    programs = exporter_program(settings, around)
+    programs += worker_programs(chosen, gpus, around, llm_threads=llm_threads, grace_s=grace_s)
     raise typer.Exit(guarded(lambda: _supervise(list(programs))))
 
 

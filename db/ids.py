@@ -27,3 +27,8 @@ def new_id(prefix: Prefix) -> str:
     milliseconds, counter = stamp >> 12, stamp & 0xFFF
     value = (milliseconds << 80) | (0x7 << 76) | (counter << 64) | (0b10 << 62) | secrets.randbits(62)
     return f"{prefix}_{value:032x}"
+
+
+def lowest_id(prefix: Prefix, at_s: float) -> str:
+    """Sorts before every id of this kind that was made at `at_s` (seconds since 1970) or later."""
+    return f"{prefix}_{round(at_s * 1000) << 80:032x}"

@@ -248,7 +248,11 @@ class Evaluation(Base):
     worker_id: Mapped[str | None]
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
 
-    __table_args__ = (one_of("verdict", Verdict),)
+    __table_args__ = (
+        one_of("verdict", Verdict),
+        # What was used today is summed from this index alone.
+        Index("ix_evaluations_created_at", "created_at", postgresql_include=["gpu_s"]),
+    )
 
 
 class Work(Base):
@@ -345,6 +349,8 @@ class LlmCall(Base):
     __table_args__ = (
         one_of("state", LlmCallState),
         Index("ix_llm_calls_model_id", "model", "id"),
+        # What was spent today is summed from this index alone.
+        Index("ix_llm_calls_finished_at", "finished_at", postgresql_include=["cost_usd"]),
         Index("uq_llm_calls_finished", "candidate_id", "key", unique=True, postgresql_where=text("state = 'finished'")),
     )
 

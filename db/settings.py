@@ -65,6 +65,14 @@ class Settings(BaseSettings):
     profile_candidates: bool = True
     """Whether workers look for the bottleneck of what they accept, for the prompts of its children: 1 to 3 s each."""
 
+    metrics_port: int | None = Field(default=None, ge=1, le=65535)
+    """Where the metrics of this node's workers are served, at /metrics; None: nowhere. The API has its own /metrics."""
+    metrics_host: str = "127.0.0.1"
+    """The address for that port."""
+    metrics_token: SecretStr | None = None
+    """What a scrape from another machine must send as a bearer token, to the API and to the workers' port. None: only
+    scrapes from this machine are answered."""
+
     @property
     def home_path(self) -> Path:
         """The home with `~` resolved."""

@@ -15,7 +15,7 @@ from celery.exceptions import SecurityWarning
 
 from db.logging import configure_logging
 from db.settings import get_settings
-from worker import lifeline, registry, runtime
+from worker import lifeline, metrics, registry, runtime
 
 # Meant for pickled messages, which we do not accept. Candidates, the code to be feared, run confined in the runner.
 warnings.filterwarnings("ignore", "You're running the worker with superuser privileges", SecurityWarning)
@@ -35,6 +35,7 @@ def _introduce(instance: Any, **_: Any) -> None:
     """Before the pool starts: measure the device and write the row, so that no task is timed meanwhile."""
     global _main_pid
     _main_pid = os.getpid()
+    metrics.identify(str(instance.hostname))
     registry.join(tuple(instance.app.amqp.queues.consume_from))
 
 

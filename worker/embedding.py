@@ -12,6 +12,7 @@ from db.meanings import Lacking
 from search.embeddings import TextsRefused, embed_texts
 from search.knowledge.embedding import pack
 from search.retrying import ProviderFailure
+from worker import metrics
 from worker.runtime import Runtime
 
 log = structlog.get_logger(__name__)
@@ -58,10 +59,12 @@ def _embed(here: Runtime, model: str, items: Sequence[Lacking]) -> bool:
         _give_back(here, model, items, refused, REFUSED_RETRY_S)
         return True
     except ProviderFailure as failure:
+        metrics.called(model, error=str(failure))
         _give_back(here, model, items, failure, RETRY_S)
         return False
     with here.transaction() as session:
         meanings.store(session, model, items, [pack(vector) for vector in found.vectors], found.cost_usd)
+    metrics.called(model, error=None, cost_usd=found.cost_usd)
     cost_usd = None if found.cost_usd is None else str(found.cost_usd)
     log.info("knowledge.embedded", model=model, items=len(items), cost_usd=cost_usd)
     return True

@@ -9,6 +9,7 @@ from db.admissions import refusal
 from db.ledger import Claim
 from db.models import Candidate, Job
 from db.vocabulary import StopReason, Verdict
+from worker import metrics
 from worker.heartbeat import Lease
 from worker.judge.client import Judge, JudgeFailed
 from worker.judge.report import EvaluationRequest
@@ -42,6 +43,7 @@ def evaluate(here: Runtime, claim: Claim) -> None:
         return
     except JudgeFailed as failed:
         lease.check()
+        metrics.judge_failed(request.hardware, request.language)
         _give_back(here, claim, str(failed))
         return
     if twin is not None:
@@ -49,6 +51,7 @@ def evaluate(here: Runtime, claim: Claim) -> None:
         return
     lease.check()
     assert report is not None, "an interrupted lease has raised"
+    metrics.evaluated(request.hardware, request.language, report)
     if report["verdict"] == Verdict.INFRA_ERROR:
         _give_back(here, claim, str(report.get("reason")))
         return

@@ -7,6 +7,7 @@ lease.check()
 
 from __future__ import annotations
 
+import contextvars
 import threading
 import time
 from collections.abc import Callable
@@ -58,7 +59,9 @@ class Lease:
         self._ended = threading.Event()
         self._longest_s = longest_s
         self._began_at = self._renewed_at = time.monotonic()
-        self._thread = threading.Thread(target=self._keep, name=f"lease-{claim.id}", daemon=True)
+        # In a copy of the context, so that its log lines name the job and the candidate too.
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(target=context.run, args=(self._keep,), name=f"lease-{claim.id}", daemon=True)
 
     @property
     def interrupted(self) -> bool:

@@ -12,6 +12,7 @@ from db import llm_calls
 from db.llm_calls import CallRecord
 from db.models import LlmCall as LlmCallRow
 from search.proposing import LlmCall
+from worker import metrics
 from worker.runtime import Runtime
 
 log = structlog.get_logger(__name__)
@@ -47,9 +48,22 @@ def pay(
     with here.transaction() as session:
         call_id = llm_calls.start_call(session, candidate_id, key, model, keep=keep, request=request)
     call = ask()
+    count(call)
     with here.transaction() as session:
         llm_calls.finish_call(session, call_id, as_record(call))
     return call
+
+
+def count(call: LlmCall) -> None:
+    """Count the call for the metrics."""
+    metrics.called(
+        call.model,
+        error=call.error,
+        latency_s=call.latency_s,
+        tokens_in=call.tokens_in,
+        tokens_out=call.tokens_out,
+        cost_usd=call.cost_usd,
+    )
 
 
 def as_record(call: LlmCall) -> CallRecord:

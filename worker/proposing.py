@@ -18,6 +18,7 @@ from search.porting import port_as_it_is
 from search.proposing import Proposal
 from search.recording import request_record
 from search.tunables import read_space
+from worker import metrics
 from worker.briefing import Brief, read_brief
 from worker.builtin_process import BuiltinProcess
 from worker.evaluating import INFRA_RETRY_S
@@ -123,6 +124,7 @@ def _store(
         if proposal.source is None:
             failure = proposal.failure or Failure.NO_CODE
             candidates.reject_candidate(session, claim, str(failure), proposal.detail)
+            _count(brief, str(failure))
             log.info("candidate.rejected", failure=str(failure), detail=proposal.detail)
             return
         proposed = Proposed(
@@ -134,7 +136,12 @@ def _store(
         )
         near = _near(session, claim, brief, proposal.source)
         state = candidates.store_proposal(session, claim, proposed, queue=target_queue(brief.hardware), near=near)
+    _count(brief, state.value)
     log.info("candidate.proposed", state=state.value, plan=proposal.plan)
+
+
+def _count(brief: Brief, outcome: str) -> None:
+    metrics.proposed(str(brief.request.operator), str(brief.proposer), outcome)
 
 
 def _near(session: Session, claim: Claim, brief: Brief, source: str) -> tuple[str, float] | None:

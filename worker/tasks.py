@@ -6,6 +6,7 @@ priorities hold however the messages arrived, and a repeated or stale message fi
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, ParamSpec
 
@@ -15,7 +16,7 @@ from structlog.contextvars import bound_contextvars
 from db import ledger, meanings, recovery, requests, workers
 from db.ledger import Claim, Fenced
 from db.vocabulary import QUEUE_LLM, WorkKind, WorkState
-from worker import client, runtime
+from worker import client, metrics, runtime
 from worker.admitting import admit
 from worker.advancing import advance
 from worker.app import app
@@ -60,20 +61,27 @@ def serve(work_id: str) -> None:
 def work(here: Runtime, claim: Claim) -> None:
     """Do claimed work. Whatever goes wrong is written down and the work is given back."""
     log.info("work.claimed", attempt=claim.attempt)
+    metrics.claimed(claim.queue, claim.kind.value)
+    began_at = time.monotonic()
+    outcome = "done"
     try:
         HANDLERS[claim.kind](here, claim)
     except Fenced:
+        outcome = "fenced"
         log.warning("work.fenced")
         with here.transaction() as session:
             recovery.record_fenced(session, claim)
     except CancelRequested:
+        outcome = "cancelled"
         log.info("work.cancelled")
         with here.transaction() as session:
             ledger.finish(session, claim, state=WorkState.CANCELLED)
     except Exception as error:  # noqa: BLE001 - the task wrapper is one of the three boundaries
+        outcome = "failed"
         log.exception("work.failed")
         _give_back(here, claim, error)
     finally:
+        metrics.ended(claim.queue, claim.kind.value, outcome, time.monotonic() - began_at)
         _set_current(here, None)
 
 
@@ -141,7 +149,8 @@ def draft_task(request_id: str) -> None:
     # Needs litellm, which only the workers of the queue `llm` have.
     from worker.drafting import draft
 
-    draft(runtime.current(), request_id)
+    with bound_contextvars(request_id=request_id):
+        draft(runtime.current(), request_id)
 
 
 @_task("kernelwright.embed")
@@ -180,6 +189,7 @@ def reap(here: Runtime) -> recovery.Reaped:
         unembedded = embedder is not None and meanings.lacks(session, embedder)
     if reaped.requeued or reaped.dead or gone or woken:
         log.info("reaper.acted", requeued=reaped.requeued, dead=reaped.dead, workers_gone=len(gone), woken=len(woken))
+    metrics.reaped(reaped.requeued, reaped.dead)
     client.ring_all(ledger.take_doorbells(session))
     client.ring_missing(silent)
     client.ring_all(drafts)

@@ -19,11 +19,12 @@ from redis import Redis
 from sqlalchemy import Engine, create_engine, text
 
 from cli.client import TERMINAL_STATES, Client, Job
-from cli.deployment import Surroundings, api_program, worker_programs
+from cli.deployment import Surroundings, api_program, counts_folder, exporter_program, worker_programs
 from cli.embedded.postgres import EmbeddedPostgres
 from cli.embedded.valkey import EmbeddedValkey
 from cli.preflight import listen, url_of
 from cli.programs import Program
+from db.settings import Settings
 from tests.support.fake_openai import Answer, FakeOpenAI
 from tests.support.schema import migrate
 
@@ -67,9 +68,14 @@ class Deployment:
         self.url = url_of(listener)
         logs = self.home / "logs"
         logs.mkdir(exist_ok=True)
-        around = Surroundings(env=self._environment(), scratch=self.home, logs=logs)
-        programs = [api_program(listener, around), *worker_programs(("control", "llm", "cpu"), (), around, grace_s=2)]
-        for program in programs:
+        with listen("127.0.0.1", 0) as free:
+            port = int(free.getsockname()[1])
+        self.metrics_url = f"http://127.0.0.1:{port}/metrics"
+        settings = Settings(metrics_port=port)
+        counts = counts_folder(settings, self.home)
+        around = Surroundings(env=self._environment(), scratch=self.home, logs=logs, counts=counts)
+        ours = [api_program(listener, around), *exporter_program(settings, around)]
+        for program in [*ours, *worker_programs(("control", "llm", "cpu"), (), around, grace_s=2)]:
             self.programs[program.name] = program
             program.start()
 

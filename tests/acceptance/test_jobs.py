@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from decimal import Decimal
 
+import httpx2
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.endurance.checks import facts_of
 from cli.client import ApiError
@@ -14,6 +16,8 @@ from tests.acceptance.rig import MODEL, Deployment, body, until
 from tests.redteam.kernels import candidate
 from tests.support.fake_openai import Answer
 from tests.support.ledger import PROBLEM
+from tests.support.promql import unmet, uses
+from worker.metrics import REGISTRY
 
 OWN = {"name": "rows", "source": PROBLEM}
 NOISE = PROBLEM.replace("torch.softmax(x, -1)", "x + torch.randn_like(x)")
@@ -101,6 +105,27 @@ def test_whatever_a_model_answers_nothing_is_lost_and_every_answer_is_paid_for_o
     assert calls == [(asked, len(provider.requests), asked * Decimal("0.2"), 0)]
     assert Decimal(ended["cost"]["llm_usd"]) == asked * Decimal("0.2")
     deployment.assert_sound(job["id"])
+    assert_counted(deployment, asked)
+
+
+def assert_counted(deployment: Deployment, asked: int) -> None:
+    """The workers, each a pool of processes, counted it all; and what deploy/ asks of them is there."""
+    text = httpx2.get(deployment.metrics_url).text
+    found = {  # by the values of the labels, which the exporter writes in the order of their names
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    assert found["kernelwright_llm_calls_total", MODEL, "ok"] >= asked
+    assert found["kernelwright_llm_usd_total", MODEL] > asked * 0.2 - 0.01
+    judged = deployment.rows("SELECT verdict, count(*) FROM evaluations GROUP BY 1")
+    assert judged
+    for verdict, count in judged:
+        assert found["kernelwright_candidates_evaluated_total", "cpu", "cpp", verdict] >= count
+    names = {f"{family.name}{suffix}" for family in REGISTRY.collect() for suffix in ("_total", "_bucket", "_count")}
+    of_workers = [use for use in uses() if use.metric in names]
+    assert len(of_workers) > 15
+    assert unmet(of_workers, text) == []
 
 
 @pytest.mark.exhaustive

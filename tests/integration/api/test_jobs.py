@@ -183,6 +183,7 @@ def test_several_labels_must_all_match(http: httpx2.Client, client: Client) -> N
         ("cursor=../..", "?cursor", "pattern"),
         ("label=team", "?label.0", "pattern"),
         ("created_after=yesterday", "?created_after", "datetime"),
+        ("created_after=0.5", "?created_after", "such as 2026-11-21T00:00:00Z"),
         ("created_after=2026-01-01T00:00:00", "?created_after", "timezone"),
         ("problem=%00", "?problem", "NUL"),
     ],

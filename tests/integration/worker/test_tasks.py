@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import logging
+import threading
+from collections.abc import Iterator, Mapping
 
 import pytest
+import structlog
 from redis import Redis
 from sqlalchemy import text
 
 from db import jobs, recovery
 from db.ledger import Claim, Fenced
+from db.logging import configure_logging
 from db.models import Job
 from db.vocabulary import WorkKind
 from tests.support.ledger import (
@@ -25,7 +30,7 @@ from tests.support.ledger import (
 )
 from worker import client, runtime, tasks
 from worker.app import app
-from worker.heartbeat import CancelRequested
+from worker.heartbeat import CancelRequested, Lease
 from worker.runtime import Runtime
 
 
@@ -68,6 +73,43 @@ def test_what_a_handler_raises_is_written_down_and_the_work_comes_again_later(
         row = session.execute(text("SELECT state, error, attempt, not_before > now() FROM work")).one()
     assert tuple(row) == ("queued", "RuntimeError: no luck with advance", 1, True)
     assert event_types(here.sessions, job.id) == ["job.created", "work.returned"]
+
+
+@pytest.fixture
+def json_lines() -> Iterator[None]:
+    """Logs as a worker writes them, and then as they were."""
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    configure_logging("INFO", "json")
+    yield
+    root.handlers, root.level = handlers, level
+    structlog.reset_defaults()
+
+
+def test_every_line_of_a_work_names_its_job_and_candidate_whoever_writes_it(
+    here: Runtime, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
+    job = make_job(here.sessions)
+    tasks.serve("")
+
+    def take_long(_: Runtime, claim: Claim) -> None:
+        logging.getLogger("a.library").warning("it speaks")
+        interrupted = threading.Event()
+        with Lease(here.sessions, claim, interrupt=interrupted.set, renew_s=0.01, longest_s=0):
+            assert interrupted.wait(10)
+        raise RuntimeError("and fails")
+
+    monkeypatch.setattr(tasks, "HANDLERS", {WorkKind.PROPOSE: take_long, WorkKind.EVALUATE: take_long})
+    request.getfixturevalue("json_lines")
+    tasks.serve("")
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    events = [line["event"] for line in lines]
+    assert events == ["work.claimed", "it speaks", "lease.given_up", "work.interrupted", "work.failed"]
+    with here.sessions.begin() as session:
+        (candidate,) = session.scalars(text("SELECT candidate_id FROM work WHERE error IS NOT NULL")).all()
+    for line in lines:
+        assert (line["job_id"], line["candidate_id"]) == (job.id, candidate), line["event"]
+        assert line["work_id"].startswith("work_") and line["kind"] == "propose"
 
 
 def test_a_fenced_handler_is_counted(here: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:

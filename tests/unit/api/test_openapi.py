@@ -39,6 +39,7 @@ OPERATIONS = {
 def test_the_surface_is_this_and_no_other() -> None:
     assert sorted(OPERATIONS) == [
         "GET /healthz",
+        "GET /metrics",
         "GET /readyz",
         "GET /v1/candidates/{candidate_id}",
         "GET /v1/candidates/{candidate_id}/knowledge",
@@ -149,3 +150,9 @@ def test_examples_are_what_the_model_would_answer(model: type[BaseModel], exampl
 def test_the_document_is_made_once() -> None:
     assert isinstance(APP, FastAPI)
     assert APP.openapi() is DOCUMENT
+
+
+def test_no_parameter_is_said_to_take_null() -> None:
+    operations = [operation for each in APP.openapi()["paths"].values() for operation in each.values()]
+    schemas = [parameter["schema"] for each in operations for parameter in each.get("parameters", ())]
+    assert schemas and not [schema for schema in schemas if {"type": "null"} in schema.get("anyOf", ())]

@@ -1,0 +1,1 @@
+"""The API before requests that nobody would think of: `python -m tests.fuzz`."""
