@@ -1,4 +1,4 @@
-# make demo | up | test | test-exhaustive | lint | redteam | bench-judge | bench-endurance | bench-policy | fuzz-api | clean-venv
+# make demo | up | test | test-exhaustive | browser | lint | redteam | bench-judge | bench-endurance | bench-policy | fuzz-api | clean-venv
 #
 # Everything runs in one virtual environment, .venv, made at the first call and reused: the stamp in it is older than the
 # lock or pyproject.toml exactly when something has to be installed.
@@ -14,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-exhaustive lint redteam bench-judge bench-endurance bench-policy fuzz-api format install
+.PHONY: help demo up test test-exhaustive browser lint redteam bench-judge bench-endurance bench-policy fuzz-api format install
 .PHONY: clean-venv
 
 help:
@@ -23,6 +23,7 @@ help:
 	@echo "make test   the tests: unit, integration (embedded servers), acceptance (real workers)"
 	@echo "make redteam, make bench-judge   cheats and honest kernels against the judge; its figures (QUICK=1: under 5 minutes)"
 	@echo "make test-exhaustive   the same tests for further problems, recipes and users, and the demo: about 8 minutes"
+	@echo "make browser   the web page in a real Chromium, with accessibility checks (apt install chromium; SHOTS=FOLDER: pictures)"
 	@echo "make bench-endurance   a job under kill -9 of every process beside the same job in peace (QUICK=1: 20 candidates)"
 	@echo "make bench-policy   search policies at equal budgets on recorded pools, and what each lever is worth (QUICK=1: under 5 minutes)"
 	@echo "make fuzz-api   every operation of the API before 10,000 generated requests, right and wrong ones (QUICK=1: 4,000)"
@@ -35,10 +36,14 @@ up: $(STAMP)
 	@$(BIN)/kernelwright up
 
 test: $(STAMP)
-	$(PYTEST) -m "not exhaustive" $(PYTEST_ARGS)
+	$(PYTEST) -m "not exhaustive and not browser" $(PYTEST_ARGS)
 
 test-exhaustive: $(STAMP)
 	$(PYTEST) -m exhaustive $(PYTEST_ARGS)
+
+# One browser at a time. Chromium is the system's: nothing is downloaded.
+browser: $(STAMP)
+	KERNELWRIGHT_SCREENSHOTS="$(SHOTS)" $(BIN)/python -m pytest tests/browser $(PYTEST_ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -175,9 +175,16 @@ def _challenge(path: str) -> dict[str, str]:
 def _check_site(method: str, headers: Headers) -> None:
     """Raises CrossSite. A browser sends a remembered password, and reaches loopback, for any page that asks it to."""
     bearer = headers.get("authorization", "").lower().startswith("bearer ")
-    foreign = headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
-    if foreign and not bearer and method not in _LOOKING:
+    if not bearer and method not in _LOOKING and _foreign(headers):
         raise CrossSite
+
+
+def _foreign(headers: Headers) -> bool:
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site not in ("none", "same-origin")
+    origin = headers.get("origin")  # what an older browser says
+    return origin is not None and urlsplit(origin).netloc != headers.get("host")
 
 
 def _lacks(caller: Caller, needed: vocabulary.Scope) -> str:

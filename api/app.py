@@ -41,6 +41,7 @@ from api.doorbell import Doorbell, Ring
 from api.feed import Feed
 from api.limiting import Limiter
 from api.middleware import FrontMiddleware
+from api.pages import site
 from api.shutdown import release_on_signal
 from api.store import Store
 from db.logging import configure_logging
@@ -115,6 +116,7 @@ def create_app(settings: Settings | None = None, *, ring: Ring | None = None) ->
     )
     for resource in resources:
         app.include_router(resource.router)
+    site.install(app)
     return app
 
 

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from api.errors import MEDIA_TYPE, ApiError, BrokenJson, FieldError, Invalid, Unavailable, from_status
+from api.pages.refusals import refusal, wants_page
 
 log = structlog.get_logger("api")
 
@@ -39,7 +40,9 @@ def install(app: FastAPI) -> None:
 
 
 def answer(request: Request, error: ApiError) -> Response:
-    """The problem+json answer for an error."""
+    """The problem+json answer for an error; for a browser that asked for a page, a page that says the same."""
+    if wants_page(request):
+        return refusal(request, error)
     document = error.document(request.url.path, request.state.request_id)
     return Response(json.dumps(document), error.status, headers=error.headers, media_type=MEDIA_TYPE)
 

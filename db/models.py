@@ -293,8 +293,8 @@ class Work(Base):
     """The API key of its job, empty without one: keys take turns at the workers."""
     rung_at: Mapped[datetime | None]
     claimed_at: Mapped[datetime | None]
-    """When it was claimed last, by which turns are counted. It had waited since `not_before`, unless that is later: then
-    it was given back."""
+    """When it was claimed last; keys take turns by it. It had waited since `not_before`, unless that is later: then it
+    was given back."""
     error: Mapped[str | None]
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
     finished_at: Mapped[datetime | None]

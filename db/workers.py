@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from db.models import Worker
+from db.models import Work, Worker
 from db.storable import storable_json
 from db.vocabulary import WorkerState
 
@@ -107,6 +107,12 @@ def list_workers(session: Session, *, include_gone: bool = False) -> Sequence[Wo
     if not include_gone:
         query = query.where(_alive())
     return session.scalars(query).all()
+
+
+def current_works(session: Session, alive: Sequence[Worker]) -> dict[str, Work]:
+    """The work that these workers say they do now, by its id."""
+    ids = [worker.current_work for worker in alive if worker.current_work is not None]
+    return {work.id: work for work in session.scalars(select(Work).where(Work.id.in_(ids)))} if ids else {}
 
 
 def live_workers(session: Session, queue: str) -> int:
