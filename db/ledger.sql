@@ -29,8 +29,8 @@ RETURNING id, kind, queue, job_id, candidate_id, attempt, lease_token
 -- served longest ago, and of one key the oldest. So a key's first job waits for one turn, not for another key's thousand.
 -- `waiting` hops through ix_work_ready from one (queue, priority, key) to the next: as many steps as there are such
 -- groups, however many rows wait. Of them only heads are locked, in that order, until one is had. Written as equalities,
--- the bounds of a group would let the planner walk the primary key instead, past all that was ever done; and a NOT EXISTS
--- would let it read all jobs.
+-- the bounds of a group would let the planner walk another index instead (the primary key, or all claims by time), past
+-- all that was ever done; and a NOT EXISTS would let it read all jobs.
 -- A draining worker gets nothing, whatever rings.
 WITH RECURSIVE waiting AS (
     SELECT head.queue, head.priority, head.share_of
@@ -56,8 +56,11 @@ turns AS MATERIALIZED (
     SELECT waiting.queue, waiting.priority, waiting.share_of,
            (SELECT count(*) FROM work
             WHERE work.queue = waiting.queue AND work.share_of = waiting.share_of AND work.state = 'running') AS running,
-           (SELECT max(work.claimed_at) FROM work
-            WHERE work.queue = waiting.queue AND work.share_of = waiting.share_of) AS served_at
+           (SELECT work.claimed_at FROM work
+            WHERE (work.queue, work.share_of) >= (waiting.queue, waiting.share_of)
+              AND (work.queue, work.share_of) <= (waiting.queue, waiting.share_of) AND work.claimed_at IS NOT NULL
+            ORDER BY work.queue DESC, work.share_of DESC, work.claimed_at DESC
+            LIMIT 1) AS served_at
     FROM waiting
 )
 UPDATE work

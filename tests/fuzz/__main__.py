@@ -3,8 +3,9 @@
 Schemathesis asks a real server before a real Postgres and holds each answer against the document: no 5xx, no status,
 content type, header or body that is not declared, nothing invalid accepted, nothing valid refused.
 
-Two rounds: with the ids of a job, candidates and a request that exist, and with made-up ones. The server has
-no workers, so what is submitted stays queued. Exit code 1: something failed.
+Three rounds: without a key from this machine, with the ids of a job, candidates and a request that exist; with an
+admin's key where keys are required, with made-up ids; and there without a key. The server has no workers, so what is
+submitted stays queued. Exit code 1: something failed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import httpx2
 from pydantic import SecretStr
@@ -27,7 +29,9 @@ from sqlalchemy.orm import sessionmaker
 from api.app import create_app
 from cli.embedded.postgres import EmbeddedPostgres
 from cli.embedded.valkey import EmbeddedValkey
+from db import keys
 from db.settings import Settings
+from db.vocabulary import Scope
 from tests.integration.api.history import History
 from tests.integration.api.server import serving
 from tests.support.schema import migrate
@@ -37,6 +41,7 @@ CASES, QUICK_CASES = 10_000, 1_500
 EXAMPLES, QUICK_EXAMPLES = 120, 5
 """Requests per operation and round that fuzzing makes; the coverage phase adds 50 of its own."""
 REQUEST_LIMIT_S = 20.0
+NO_LIMIT = "1000000/minute"
 RULED_BY_MORE = (
     r"^/v1/jobs$",  # CUDA does not run on a cpu; what a problem's source must be
     r"^/v1/requests$",  # words that are like no bundled problem, and no model to write one
@@ -55,23 +60,52 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     examples = options.examples or (QUICK_EXAMPLES if options.quick else EXAMPLES)
-    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder, _server(Path(folder)) as (url, ids):
-        rounds = [_round(url, Path(folder), name, known, examples, options.seed) for name, known in ids.items()]
-    cases, failed = sum(cases for cases, _ok in rounds), [not ok for _cases, ok in rounds]
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
+        folder = Path(scratch)
+        with _stores(folder) as (database_url, redis_url):
+            with _serving(database_url, redis_url, "loopback") as url:
+                known = _filled(url, database_url)
+                done = [_round(url, folder, "known", known, examples, options.seed)]
+            with _serving(database_url, redis_url, "required") as url:
+                done.append(_round(url, folder, "made_up", {}, examples, options.seed, _admin(database_url)))
+                done.append(_round(url, folder, "keyless", known, 1, options.seed))
+    cases, failed = sum(cases for cases, _ok in done), sum(not ok for _cases, ok in done)
     wanted = QUICK_CASES if options.quick else CASES
-    sys.stdout.write(f"{cases} requests, at least {wanted} wanted; {sum(failed)} of {len(failed)} rounds failed\n")
-    return int(any(failed) or cases < wanted)
+    sys.stdout.write(f"{cases} requests, at least {wanted} wanted; {failed} of {len(done)} rounds failed\n")
+    return int(bool(failed) or cases < wanted)
 
 
 @contextmanager
-def _server(folder: Path) -> Iterator[tuple[str, dict[str, dict[str, str]]]]:
-    """The API on a port of its own, and the parameters of each round."""
+def _stores(folder: Path) -> Iterator[tuple[str, str]]:
+    """The addresses of a migrated Postgres and of a Valkey."""
     with EmbeddedPostgres(folder / "postgres") as postgres, EmbeddedValkey(folder / "valkey") as valkey:
         database_url = postgres.url_for("postgres")
         migrate(database_url)
-        settings = Settings(database_url=SecretStr(database_url), redis_url=SecretStr(valkey.url))
-        with serving(create_app(settings, ring=lambda _id, _queue, _kind: True)) as url:
-            yield url, {"known": _filled(url, database_url), "made_up": {}}
+        yield database_url, valkey.url
+
+
+@contextmanager
+def _serving(database_url: str, redis_url: str, auth: Literal["required", "loopback"]) -> Iterator[str]:
+    """The API on a port of its own."""
+    settings = Settings(
+        database_url=SecretStr(database_url),
+        redis_url=SecretStr(redis_url),
+        auth=auth,
+        rate_limit=NO_LIMIT,
+        rate_limit_address=NO_LIMIT,
+    )
+    with serving(create_app(settings, ring=lambda *_work: True)) as url:
+        yield url
+
+
+def _admin(database_url: str) -> str:
+    """The token of a new admin's key."""
+    engine = create_engine(database_url)
+    try:
+        with sessionmaker(engine).begin() as session:
+            return keys.create_key(session, "fuzz", {}, scopes=[Scope.ADMIN])
+    finally:
+        engine.dispose()
 
 
 def _filled(url: str, database_url: str) -> dict[str, str]:
@@ -93,7 +127,9 @@ def _filled(url: str, database_url: str) -> dict[str, str]:
             "name": "softmax"}  # fmt: skip
 
 
-def _round(url: str, folder: Path, name: str, known: dict[str, str], examples: int, seed: int) -> tuple[int, bool]:
+def _round(
+    url: str, folder: Path, name: str, known: dict[str, str], examples: int, seed: int, token: str | None = None
+) -> tuple[int, bool]:
     """One run of Schemathesis; how many requests it made, and whether all was well."""
     config, report = folder / f"{name}.toml", folder / f"{name}.ndjson"
     config.write_text(_config(known))
@@ -102,6 +138,7 @@ def _round(url: str, folder: Path, name: str, known: dict[str, str], examples: i
     command += ["--max-examples", str(examples), "--seed", str(seed), "--continue-on-failure", "--workers", "2"]
     command += ["--request-timeout", str(REQUEST_LIMIT_S), "--report", "ndjson", "--report-ndjson-path", str(report)]
     command += ["--suppress-health-check", "all", "--generation-database", "none"]
+    command += [] if token is None else ["--header", f"Authorization: Bearer {token}"]
     done = subprocess.run(command, cwd=folder, env=os.environ | {"NO_COLOR": "1"}, check=False)
     return _requests(report), done.returncode == 0
 
