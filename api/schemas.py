@@ -23,7 +23,6 @@ from pydantic_core import PydanticCustomError
 
 _MONEY_TEXT = 'money is a decimal string of US dollars, such as "5.00"'
 # NUMERIC(18, 9) holds it; nobody searches for a billion dollars.
-_MOST_USD = Decimal(1_000_000)
 
 
 class Body(BaseModel):
@@ -57,7 +56,7 @@ def _money(value: Any) -> Decimal:
         amount = Decimal(value)
     except InvalidOperation as error:
         raise PydanticCustomError("money", _MONEY_TEXT) from error
-    if not amount.is_finite() or not 0 <= amount <= _MOST_USD or -int(amount.as_tuple().exponent) > 6:
+    if not _MONEY_IN.fullmatch(value):
         raise PydanticCustomError("money", f"{_MONEY_TEXT}: from 0 to 1000000, at most six decimals")
     return amount
 
@@ -82,12 +81,15 @@ def _written_out(at: object) -> object:
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
-_MONEY_SCHEMA = {"type": "string", "format": "decimal", "examples": ["5.00"]}
+_MONEY_SCHEMA: dict[str, Any] = {"type": "string", "format": "decimal", "examples": ["5.00"]}
 
 Text = Annotated[str, AfterValidator(storable)]
 """A string that can be stored."""
 
-UsdIn = Annotated[Decimal, BeforeValidator(_money), PlainSerializer(money_text), WithJsonSchema(_MONEY_SCHEMA)]
+_MONEY_IN = re.compile(r"^([0-9]{1,6}(\.[0-9]{1,6})?|1000000(\.0{1,6})?)$")
+_MONEY_IN_SCHEMA = _MONEY_SCHEMA | {"pattern": _MONEY_IN.pattern}
+
+UsdIn = Annotated[Decimal, BeforeValidator(_money), PlainSerializer(money_text), WithJsonSchema(_MONEY_IN_SCHEMA)]
 """US dollars as a client sends them."""
 
 Usd = Annotated[Decimal, PlainSerializer(money_text, when_used="json"), WithJsonSchema(_MONEY_SCHEMA)]

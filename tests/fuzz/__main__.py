@@ -46,7 +46,9 @@ RULED_BY_MORE = (
     r"^/v1/jobs$",  # CUDA does not run on a cpu; what a problem's source must be
     r"^/v1/requests$",  # words that are like no bundled problem, and no model to write one
     r"^/v1/jobs/[^/]+/tell$",  # a plan goes with a source, and not with an answer
-    r"^/v1/(jobs/[^/]+/(candidates|decisions|proposals)|knowledge/lessons)$",  # a cursor belongs to one list
+    r"^/v1/jobs/[^/]+/rerun$",  # an Idempotency-Key stands for one body
+    r"^/v1/keys(/[^/]+/rotate)?$",  # an end that is over already
+    r"^/v1/(jobs/[^/]+/(candidates|decisions|proposals)|knowledge/lessons|audit)$",  # a cursor belongs to one list
 )
 """Operations with rules that no JSON schema states: there 422 may answer what the schema allows."""
 _BODY = {"problem": "softmax", "target": {"hardware": "cpu", "language": "cpp"}}
