@@ -5,6 +5,7 @@ Server and database are made once and emptied before each test: a fresh pair cos
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +24,7 @@ from db.tables import Base
 from tests.integration.api.history import History
 from tests.integration.api.server import serving
 
+HEARD_S = 5.0
 BODY: dict[str, Any] = {"problem": "softmax", "target": {"hardware": "cpu", "language": "cpp"}}
 DATABASE = "test_api"
 EMBEDDER = "openai/embedder-of-the-tests"
@@ -38,6 +40,13 @@ class Bells:
     def __call__(self, work_id: str, queue: str, kind: str) -> bool:
         self.rung.append((work_id, queue, kind))
         return True
+
+    def heard(self, count: int) -> list[tuple[str, str, str]]:
+        """So many rings, sorted. The server rings in threads of its own, and answers without waiting for them."""
+        until = time.monotonic() + HEARD_S
+        while len(self.rung) < count and time.monotonic() < until:
+            time.sleep(0.005)
+        return sorted(self.rung)
 
 
 @pytest.fixture(scope="session")

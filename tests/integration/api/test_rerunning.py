@@ -34,6 +34,7 @@ def test_it_asks_for_the_same_and_names_its_parent(
 ) -> None:
     first: Any = client.submit(SPEC)
     history.finish(first["id"])
+    assert len(bells.heard(2)) == 2
     bells.rung.clear()
     answer = http.post(first["links"]["rerun"])
     again = answer.json()
@@ -41,7 +42,7 @@ def test_it_asks_for_the_same_and_names_its_parent(
     assert (again["state"], again["parent_id"]) == ("queued", first["id"])
     same = {*SPEC, "admit"}
     assert {name: again[name] for name in same} == {name: first[name] for name in same}
-    assert sorted(kind for _, _, kind in bells.rung) == ["admit", "advance"]
+    assert sorted(kind for _, _, kind in bells.heard(2)) == ["admit", "advance"]
     with sessions() as session:
         seeds = {jobs.fetch_job(session, each["id"]).judge_seed for each in (first, again)}
     assert len(seeds) == 2
