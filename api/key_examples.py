@@ -34,7 +34,7 @@ KEY: dict[str, Any] = {
     "previous_until": None,
 }
 KEY_LIST: dict[str, Any] = {"data": [KEY]}
-TOKEN = "kw_live_Qm3x..."  # noqa: S105 - the beginning of none
+TOKEN = "kw_live_Qm3x..."
 MADE: dict[str, Any] = {"key": KEY | {"last_used_at": None, "used": _NO_CAPS | {"usd": "0.00"}}, "token": TOKEN}
 ROTATED: dict[str, Any] = {"key": KEY | {"previous_until": "2026-11-23T09:12:00Z"}, "token": TOKEN}
 REVOKED: dict[str, Any] = {

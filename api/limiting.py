@@ -98,7 +98,8 @@ def _pool(url: str) -> ConnectionPool:
 
 
 def _windows(pool: ConnectionPool) -> MovingWindowRateLimiter:
-    # The URL is not looked at: the pool knows where the server is, and can be closed.
+    # The URL is not looked at: the pool knows where the server is, and can be closed. The library's type for options
+    # names strings and numbers alone, and hands them on to redis-py, which takes a pool.
     options = {"connection_pool": pool}
     storage = RedisStorage("async+redis://", implementation="redispy", key_prefix=_PREFIX, **options)  # type: ignore[arg-type]
     return MovingWindowRateLimiter(storage)

@@ -27,7 +27,8 @@ SECONDS: Final = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 UNMATCHED: Final = "unmatched"
 """The route of what leads nowhere: an address that anybody invents must not become a label."""
 
-# A time stamp beside each counter would double the series, and Prometheus has no use for it.
+# A time stamp beside each counter would double the series, and Prometheus has no use for it. The library
+# gives this function no types.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 _WAITS: Final = re.compile(rb"(?:^|&)wait=")

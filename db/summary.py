@@ -12,7 +12,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from db import ledger, workers
@@ -119,10 +118,12 @@ def _waits(session: Session) -> dict[str | None, Waits]:
 
 
 def _busy(session: Session, alive: Sequence[Worker]) -> list[Busy]:
-    doing = [worker.current_work for worker in alive if worker.current_work is not None]
-    query = select(Work.id, Work.kind, Work.job_id, Work.candidate_id).where(Work.id.in_(doing))
-    work = {row[0]: Doing(row[0], WorkKind(row[1]), row[2], row[3]) for row in session.execute(query)} if doing else {}
-    return [Busy(worker, work.get(worker.current_work or "")) for worker in alive]
+    works = workers.current_works(session, alive)
+    return [Busy(worker, _doing(works.get(worker.current_work or ""))) for worker in alive]
+
+
+def _doing(work: Work | None) -> Doing | None:
+    return None if work is None else Doing(work.id, WorkKind(work.kind), work.job_id, work.candidate_id)
 
 
 def live_jobs(session: Session) -> dict[str, int]:

@@ -45,6 +45,7 @@ class _Quiet(WSGIRequestHandler):
 def exporter_app(directory: str, token: SecretStr | None) -> WSGIApplication:
     """The metrics of what was counted below this directory, for those who may read them (`db.scraping`)."""
     registry = CollectorRegistry()
+    # The library gives it no types.
     MultiProcessCollector(registry, path=directory)  # type: ignore[no-untyped-call]
     metrics: WSGIApplication = make_wsgi_app(registry)
 
