@@ -1,4 +1,4 @@
-"""From what is raised below an endpoint to the one error form that clients see."""
+"""From what is raised below an endpoint to the one error form that clients see; pages are answered with a page."""
 
 from __future__ import annotations
 
