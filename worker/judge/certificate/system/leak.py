@@ -2,7 +2,9 @@
 
 The judge reads the figure: resident memory from /proc on a CPU, used device memory from the driver on a GPU, where the
 check has the device to itself, because the driver counts everyone's. The slope is Theil and Sen's (the median over all
-pairs of points), so that a single jump of an allocator does not count.
+pairs of points), so that a single jump of an allocator does not count. What looks like a leak is measured once more: a
+leak leaks again, while other users of a GPU, who know nothing of our lease, once made an honest kernel "grow" by 2 MiB in
+every batch of 100 calls.
 """
 
 from __future__ import annotations
@@ -38,15 +40,13 @@ def check(trial: Trial) -> None:
     bench = bench_of(trial)
     bench.write(0, 0)
     calls = _calls_per_batch(bench)
-    points = [(0, _used_bytes(trial))]
-    for batch in range(1, _BATCHES + 1):
-        bench.examine("repeat", _BATCH_LIMIT_S, count=calls)
-        points.append((batch * calls, _used_bytes(trial)))
-        if batch >= _SURE_BATCHES and points[-1][1] - points[0][1] > _PLENTY_BYTES:
+    for _ in range(2):
+        points = _growth(trial, bench, calls)
+        made = points[-1][0]
+        slope = theil_sen(points)
+        limit = max(_LIMIT_BYTES_PER_CALL, _NOISE_BYTES / made)
+        if slope <= limit:
             break
-    made = points[-1][0]
-    slope = theil_sen(points)
-    limit = max(_LIMIT_BYTES_PER_CALL, _NOISE_BYTES / made)
     figures: dict[str, float | str] = {
         "leak_bytes_per_call": round(slope, 1),
         "limit_bytes_per_call": limit,
@@ -58,6 +58,17 @@ def check(trial: Trial) -> None:
         reason = f"memory grows by {slope:,.0f} bytes with every call"
         raise trial.refuse(NAME, Verdict.SUSPICIOUS, reason, **figures)
     trial.record(NAME, True, f"{slope:,.0f} bytes a call over {made} calls", **figures)
+
+
+def _growth(trial: Trial, bench: SystemBench, calls: int) -> list[tuple[int, float]]:
+    """(calls so far, bytes in use) after each batch, the first before any."""
+    points = [(0, _used_bytes(trial))]
+    for batch in range(1, _BATCHES + 1):
+        bench.examine("repeat", _BATCH_LIMIT_S, count=calls)
+        points.append((batch * calls, _used_bytes(trial)))
+        if batch >= _SURE_BATCHES and points[-1][1] - points[0][1] > _PLENTY_BYTES:
+            break
+    return points
 
 
 def theil_sen(points: Sequence[tuple[float, float]]) -> float:
