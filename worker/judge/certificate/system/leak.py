@@ -3,8 +3,8 @@
 The judge reads the figure: resident memory from /proc on a CPU, used device memory from the driver on a GPU, where the
 check has the device to itself, because the driver counts everyone's. The slope is Theil and Sen's (the median over all
 pairs of points), so that a single jump of an allocator does not count. What looks like a leak is measured once more: a
-leak leaks again, while other users of a GPU, who know nothing of our lease, once made an honest kernel "grow" by 2 MiB in
-every batch of 100 calls.
+leak leaks again, while other users of a GPU, who know nothing of our lease, once made an honest kernel "grow" by 2 MiB
+in every batch of 100 calls.
 """
 
 from __future__ import annotations
