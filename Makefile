@@ -1,4 +1,4 @@
-# make demo | up | test | test-exhaustive | browser | lint | redteam | bench-judge | bench-endurance | bench-policy | fuzz-api | clean-venv
+# make demo | up | test | test-exhaustive | browser | lint | redteam | bench-judge | bench-endurance | bench-policy | fuzz-api | load | clean-venv
 #
 # Everything runs in one virtual environment, .venv, made at the first call and reused: the stamp in it is older than the
 # lock or pyproject.toml exactly when something has to be installed.
@@ -14,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-exhaustive browser lint redteam bench-judge bench-endurance bench-policy fuzz-api format install
+.PHONY: help demo up test test-exhaustive browser lint redteam bench-judge bench-endurance bench-policy fuzz-api load format install
 .PHONY: clean-venv
 
 help:
@@ -27,6 +27,7 @@ help:
 	@echo "make bench-endurance   a job under kill -9 of every process beside the same job in peace (QUICK=1: 20 candidates)"
 	@echo "make bench-policy   search policies at equal budgets on recorded pools, and what each lever is worth (QUICK=1: under 5 minutes)"
 	@echo "make fuzz-api   every operation of the API before 10,000 generated requests, right and wrong ones (QUICK=1: 4,000)"
+	@echo "make load   submits, polls, watchers, doorbells and dashboards before a million stored candidates (QUICK=1: 100,000)"
 	@echo "make lint   ruff, mypy --strict, the import contracts, the container files"
 
 demo: $(STAMP)
@@ -70,6 +71,10 @@ bench-policy: $(STAMP)
 
 fuzz-api: $(STAMP)
 	$(BIN)/python -m tests.fuzz $(if $(QUICK),--quick) $(FUZZ_ARGS)
+
+# Nothing else should run meanwhile: server, database and load share the cores.
+load: $(STAMP)
+	$(BIN)/python -m benchmarks.load $(if $(QUICK),--quick) --out load-figures.json $(BENCH_ARGS)
 
 format: $(STAMP)
 	$(BIN)/ruff format .

@@ -26,7 +26,7 @@ from api.deps import Services
 from api.errors import CrossSite, MissingKey, MissingScope, UnknownKey
 from api.handlers import DATABASE_AWAY, unavailable
 from api.limiting import Room
-from db import keys, vocabulary
+from db import vocabulary
 from db.keys import Identity, UnusableKey
 from db.settings import is_loopback
 
@@ -128,9 +128,7 @@ async def _identified(services: Services, token: str | None, challenge: Mapping[
     if token is None:
         raise UnknownKey(headers=challenge)
     try:
-        who = await services.store.read(keys.identify, token)
-        if who.stale:
-            await services.store.write(keys.touch, who.id)
+        who = await services.identities.of(token)
     except UnusableKey as error:
         raise UnknownKey(str(error), headers=challenge) from error
     except DATABASE_AWAY as error:

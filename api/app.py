@@ -39,11 +39,13 @@ from api.access import AccessMiddleware
 from api.deps import Services
 from api.doorbell import Doorbell, Ring
 from api.feed import Feed
+from api.identities import Identities
 from api.limiting import Limiter
 from api.middleware import FrontMiddleware
 from api.pages import site
 from api.shutdown import release_on_signal
 from api.store import Store
+from api.tails import Tails
 from db.logging import configure_logging
 from db.session import make_async_engine, make_async_sessions
 from db.settings import Settings, get_settings
@@ -123,14 +125,16 @@ def create_app(settings: Settings | None = None, *, ring: Ring | None = None) ->
 @asynccontextmanager
 async def _services(settings: Settings, ring: Ring) -> AsyncIterator[Services]:
     engine = make_async_engine(settings.sqlalchemy_url, "kernelwright-api")
+    reading = make_async_engine(settings.sqlalchemy_url, "kernelwright-api-reads", read_only=True)
     doorbell = Doorbell(ring)
-    store = Store(make_async_sessions(engine), doorbell)
-    feed = Feed(engine, store)
+    store = Store(make_async_sessions(engine), doorbell, readers=make_async_sessions(reading))
+    identities = Identities(store, lambda: feed.listening)
+    feed = Feed(engine, store, keys_changed=identities.forget)
     limiter = Limiter(settings)
     running = asyncio.create_task(feed.run(), name="feed")
     running.add_done_callback(_feed_ended)
     try:
-        yield Services(settings, store, feed, doorbell, limiter)
+        yield Services(settings, store, feed, doorbell, limiter, identities, Tails(store))
     finally:
         await limiter.close()
         await feed.stop()
@@ -139,6 +143,7 @@ async def _services(settings: Settings, ring: Ring) -> AsyncIterator[Services]:
             await running
         doorbell.close()
         await engine.dispose()
+        await reading.dispose()
 
 
 def _feed_ended(feed: asyncio.Task[None]) -> None:

@@ -10,8 +10,10 @@ from fastapi import Depends, Request
 from api.doorbell import Doorbell
 from api.errors import FieldError, Invalid
 from api.feed import Feed
+from api.identities import Identities
 from api.limiting import Limiter
 from api.store import Store
+from api.tails import Tails
 from db.audit import Actor
 from db.settings import Settings
 
@@ -25,31 +27,39 @@ class Services:
     feed: Feed
     doorbell: Doorbell
     limiter: Limiter
+    identities: Identities
+    tails: Tails
 
 
-def _services(request: Request) -> Services:
+# All of these are coroutines although none waits: FastAPI runs any other function in a thread, which takes ten times as
+# long as what they do.
+async def _services(request: Request) -> Services:
+    return _of(request)
+
+
+def _of(request: Request) -> Services:
     return cast(Services, request.app.state.services)
 
 
-def _store(request: Request) -> Store:
-    return _services(request).store
+async def _store(request: Request) -> Store:
+    return _of(request).store
 
 
-def _feed(request: Request) -> Feed:
-    return _services(request).feed
+async def _feed(request: Request) -> Feed:
+    return _of(request).feed
 
 
-def _doorbell(request: Request) -> Doorbell:
-    return _services(request).doorbell
+async def _doorbell(request: Request) -> Doorbell:
+    return _of(request).doorbell
 
 
-def _key_id(request: Request) -> str | None:
+async def _key_id(request: Request) -> str | None:
     """The API key of the request: None on this very machine, where none is needed (`api.access`)."""
     key_id: str | None = request.state.caller.key_id
     return key_id
 
 
-def _actor(request: Request) -> Actor:
+async def _actor(request: Request) -> Actor:
     """Who asks, for the audit log."""
     caller = request.state.caller
     return Actor(caller.key_id, caller.address, caller.request_id)
@@ -63,7 +73,7 @@ FeedDep = Annotated[Feed, Depends(_feed)]
 DoorbellDep = Annotated[Doorbell, Depends(_doorbell)]
 
 
-def known_parameters(request: Request) -> None:
+async def known_parameters(request: Request) -> None:
     """Refuse a query parameter that the operation does not have: `?sate=running` must not list every job.
 
     Raises:

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Response
-from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
+from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse
 from pydantic import Field
 from sqlalchemy.orm import Session
 
 from api import examples
-from api.deps import FeedDep, StoreDep, known_parameters
+from api.deps import Services, ServicesDep, known_parameters
 from api.errors import UnknownJob
-from api.event_schemas import Event, EventPage, event
-from api.feed import Feed
+from api.event_schemas import EventPage, event
 from api.negotiation import negotiate
 from api.openapi import answers, example
-from api.store import Store
+from api.tails import read_batch
 from db import events, jobs
-from db.vocabulary import JobState
 
 JSON = "application/json"
 STREAM = "text/event-stream"
 KEEPALIVE_S = 15.0
 """Proxies cut connections that are silent for 30 to 60 s."""
-BATCH = 200
+PACE_S = 0.2
+"""A stream is written to at most five times a second: 500 streams of a job with 50 events a second would be 25,000
+writes, more than a process can do. People do not see the difference."""
 
 router = APIRouter(tags=["jobs"], dependencies=[Depends(known_parameters)])
 
@@ -46,8 +47,7 @@ LastEventId = Annotated[str, Field(pattern=r"^[0-9]{1,18}$")]
 )
 async def list_events(
     job_id: str,
-    store: StoreDep,
-    feed: FeedDep,
+    services: ServicesDep,
     after: Annotated[int, Query(ge=0, le=_MOST_SEQ, description="the last seq already seen")] = 0,
     limit: Annotated[int, Query(ge=1, le=1000, description="of a page")] = 100,
     accept: Annotated[str | None, Header()] = None,
@@ -55,30 +55,33 @@ async def list_events(
 ) -> Any:
     """A stream begins after `after`, goes on as things happen and ends with the job; `id` is the seq to resume from."""
     if negotiate(accept, JSON, STREAM) == JSON:
-        return await store.read(_page, job_id, after, limit)
+        return await services.store.read(_page, job_id, after, limit)
     after = after if last_event_id is None else int(last_event_id)
-    first, ended = await store.read(_batch, job_id, after)
-    if ended and not first and last_event_id is not None:
+    first = await services.store.read(read_batch, job_id, after)
+    if first.ended and not first.frames and last_event_id is not None:
         return Response(status_code=204)
-    return EventSourceResponse(_stream(store, feed, job_id, after), headers=_STREAM_HEADERS)
+    return EventSourceResponse(_stream(services, job_id, after), headers=_STREAM_HEADERS)
 
 
 # nginx would hold back a stream until its buffer is full.
 _STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no", "Vary": "Accept"}
 
 
-async def _stream(store: Store, feed: Feed, job_id: str, after: int) -> AsyncIterator[bytes]:
-    with feed.watch(job_id) as watch:
+async def _stream(services: Services, job_id: str, after: int) -> AsyncIterator[bytes]:
+    """What is new is sent at once, and what follows it within `PACE_S` together."""
+    with services.feed.watch(job_id) as watch, services.tails.follow(job_id) as tail:
         while True:
             mark = watch.mark()
-            batch, ended = await store.read(_batch, job_id, after)
-            for each in batch:
-                yield format_sse_event(data_str=each.model_dump_json(), event=each.type, id=str(each.seq))
-                after = each.seq
-            if len(batch) == BATCH:
+            batch = await tail.after(after, mark)
+            if batch.frames:
+                yield b"".join(frame.text for frame in batch.frames)
+                after = batch.frames[-1].seq
+            if batch.more:
                 continue
-            if ended or watch.over:
+            if batch.ended or watch.over:
                 return
+            if batch.frames:
+                await asyncio.sleep(PACE_S)
             if not await watch.beyond(mark, KEEPALIVE_S):
                 yield KEEPALIVE_COMMENT
 
@@ -89,13 +92,3 @@ def _page(session: Session, job_id: str, after: int, limit: int) -> EventPage:
     rows = events.page(session, job_id, after, limit + 1)
     data = [event(row) for row in rows[:limit]]
     return EventPage(data=data, next_after=data[-1].seq if data else after, has_more=len(rows) > limit)
-
-
-def _batch(session: Session, job_id: str, after: int) -> tuple[list[Event], bool]:
-    """The next events, and whether they are the last. The state is read first: what ends a job is its last event, so
-    that a job that has ended has all its events committed."""
-    job = jobs.get_job(session, job_id)
-    if job is None:
-        raise UnknownJob
-    ended = JobState(job.state).terminal
-    return [event(row) for row in events.page(session, job_id, after, BATCH)], ended

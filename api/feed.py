@@ -8,8 +8,8 @@ every half second asks for the versions of all watched jobs at once, and every f
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session
 
 from api.store import Store
 from db.events import CHANNEL
+from db.keys import CHANNEL as KEYS_CHANNEL
 from db.models import Job
 
 POLL_S = 0.5
@@ -34,12 +35,21 @@ log = structlog.get_logger("api")
 class Feed:
     """Runs for the life of the application. All of it lives on one event loop, so plain attributes are safe."""
 
-    def __init__(self, engine: AsyncEngine, store: Store, *, poll_s: float = POLL_S, sweep_s: float = SWEEP_S) -> None:
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        store: Store,
+        *,
+        keys_changed: Callable[[], None] = lambda: None,
+        poll_s: float = POLL_S,
+        sweep_s: float = SWEEP_S,
+    ) -> None:
         self._engine = engine
         self._store = store
+        self._keys_changed = keys_changed
         self._poll_s = poll_s
         self._sweep_s = sweep_s
-        self._condition = asyncio.Condition()
+        self._waiting: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)
         self._watchers: Counter[str] = Counter()
         self._ticks: Counter[str] = Counter()
         self._seen: dict[str, int] = {}
@@ -81,9 +91,9 @@ class Feed:
 
     async def stop(self) -> None:
         """Let every waiter go: a stream that never ends would hold up the shutdown."""
-        async with self._condition:
-            self._stopped = True
-            self._condition.notify_all()
+        self._stopped = True
+        for job_id in list(self._waiting):
+            self._wake(job_id)
 
     def ticks(self, job_id: str) -> int:
         """How often something happened in a watched job."""
@@ -91,8 +101,17 @@ class Feed:
 
     async def wait_beyond(self, job_id: str, mark: int) -> None:
         """Return when something happened in the job since `mark`, or when the feed stops."""
-        async with self._condition:
-            await self._condition.wait_for(lambda: self._stopped or self._ticks[job_id] != mark)
+        if self._stopped or self._ticks[job_id] != mark:
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        waiting = self._waiting[job_id]
+        waiting.add(waiter)
+        try:
+            await waiter
+        finally:
+            waiting.discard(waiter)
+            if not waiting and self._waiting.get(job_id) is waiting:
+                del self._waiting[job_id]
 
     async def _listen(self) -> None:
         while True:
@@ -106,12 +125,16 @@ class Feed:
 
     async def _hear(self) -> None:
         async with await self._connect() as connection:
-            await connection.execute(f"LISTEN {CHANNEL}".encode())
+            await connection.execute(f"LISTEN {CHANNEL}; LISTEN {KEYS_CHANNEL}".encode())
+            self._keys_changed()  # what changed while nobody listened
             self.listening = True
             log.info("feed.listening", channel=CHANNEL)
-            await self._tick(*self.watched)  # what happened while nobody listened
+            self._tick(*self.watched)  # what happened while nobody listened
             async for notice in connection.notifies():
-                await self._tick(notice.payload)
+                if notice.channel == KEYS_CHANNEL:
+                    self._keys_changed()
+                else:
+                    self._tick(notice.payload)
 
     async def _connect(self) -> psycopg.AsyncConnection[Any]:
         arguments, options = self._engine.dialect.create_connect_args(self._engine.url)
@@ -137,15 +160,18 @@ class Feed:
             return
         changed = [job_id for job_id, version in newest.items() if self._seen.get(job_id) != version]
         self._seen.update((job_id, newest[job_id]) for job_id in changed if job_id in self._watchers)
-        await self._tick(*changed)
+        self._tick(*changed)
 
-    async def _tick(self, *job_ids: str) -> None:
-        watched = [job_id for job_id in job_ids if job_id in self._watchers]
-        if not watched:
-            return
-        async with self._condition:
-            self._ticks.update(watched)
-            self._condition.notify_all()
+    def _tick(self, *job_ids: str) -> None:
+        for job_id in job_ids:
+            if job_id in self._watchers:
+                self._ticks[job_id] += 1
+                self._wake(job_id)
+
+    def _wake(self, job_id: str) -> None:
+        for waiter in self._waiting.get(job_id, ()):
+            if not waiter.done():
+                waiter.set_result(None)
 
 
 class Watch:

@@ -25,7 +25,7 @@ from api.errors import (
     invalid,
 )
 from api.job_schemas import CancelBody, Cancelled, DryRun, Job, JobBody, JobPage
-from api.job_views import job_view, job_views
+from api.job_views import job_view, job_views, queue_positions
 from api.negotiation import etag, matches, preferred_wait_s
 from api.openapi import answers, example
 from api.paging import Cursor, Limit, link_next
@@ -124,11 +124,14 @@ async def show_job(
     if_none_match: Annotated[str | None, Header(examples=['"23"'])] = None,
 ) -> Any:
     """With `wait`, the answer comes when the version passes `since_version`, the job ends, or the time is over."""
+    if if_none_match is not None and not wait and (same := await store.read(_unchanged, job_id, if_none_match)):
+        return Response(status_code=304, headers=same)
     since = _version_in(if_none_match) if since_version is None else since_version
     job = await job_when_changed(store, feed, job_id, since, wait)
-    if matches(if_none_match, job_tag(job)):
-        return Response(status_code=304, headers=_headers(job))
-    response.headers.update(_headers(job))
+    headers = _headers(job)
+    if matches(if_none_match, headers["ETag"]):
+        return Response(status_code=304, headers=headers)
+    response.headers.update(headers)
     return job
 
 
@@ -171,10 +174,21 @@ async def rerun_job(
     return await _submitted(response, store, feed, job, replayed, preferred_wait_s(prefer))
 
 
-def job_tag(job: Job) -> str:
+def job_tag(version: int, place: int | None) -> str:
     """The entity tag. Others move a waiting job's place without touching its version, so the place is part of it."""
-    place = job.queue.position
-    return etag(str(job.version) if place is None else f"{job.version}.{place}")
+    return etag(str(version) if place is None else f"{version}.{place}")
+
+
+def _unchanged(session: Session, job_id: str, if_none_match: str) -> dict[str, str] | None:
+    """The headers of a 304 when the client has the newest, else None. Most polls end here: two columns of one row are
+    read where the whole resource takes five queries."""
+    glance = jobs.glance(session, job_id)
+    if glance is None:
+        return None
+    state = JobState(glance.state)
+    place = queue_positions(session, [job_id]).get(job_id) if state is JobState.QUEUED else None
+    tag = job_tag(glance.version, place)
+    return _headers_of(tag, state) if matches(if_none_match, tag) else None
 
 
 async def _submitted(
@@ -191,8 +205,12 @@ async def _submitted(
 
 
 def _headers(job: Job) -> dict[str, str]:
-    headers = {"ETag": job_tag(job), "Cache-Control": "no-cache"}
-    return headers if job.state.terminal else headers | {"Retry-After": str(RETRY_AFTER_S)}
+    return _headers_of(job_tag(job.version, job.queue.position), job.state)
+
+
+def _headers_of(tag: str, state: JobState) -> dict[str, str]:
+    headers = {"ETag": tag, "Cache-Control": "no-cache"}
+    return headers if state.terminal else headers | {"Retry-After": str(RETRY_AFTER_S)}
 
 
 def _version_in(if_none_match: str | None) -> int | None:

@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from api import key_examples as examples
-from api.deps import ActorDep, StoreDep, known_parameters
+from api.deps import ActorDep, ServicesDep, StoreDep, known_parameters
 from api.errors import BodyTooLarge, BrokenJson, Invalid, KeyExists, KeyOver, NoSuchKey, NotJson
 from api.key_schemas import Caps, Key, KeyBody, KeyList, KeyRevoked, KeyWithToken, RotateBody, given
 from api.openapi import answers, example
@@ -49,16 +49,20 @@ async def make_key(body: KeyBody, store: StoreDep, actor: ActorDep) -> KeyWithTo
     responses=answers(_ROTATED, NoSuchKey, KeyOver, *_BODY_ERRORS),
 )
 async def rotate_key(
-    name: Name, store: StoreDep, actor: ActorDep, body: Annotated[RotateBody | None, Body()] = None
+    name: Name, services: ServicesDep, actor: ActorDep, body: Annotated[RotateBody | None, Body()] = None
 ) -> KeyWithToken:
     """The old token is good for another day, or for `grace_s`; with 0 it ends at once. Caps and history stay."""
-    return await store.write(_rotate, name, body or RotateBody(), actor)
+    rotated = await services.store.write(_rotate, name, body or RotateBody(), actor)
+    services.identities.forget()
+    return rotated
 
 
 @router.delete("/{name}", summary="Revoke a key", responses=answers(_REVOKED, NoSuchKey))
-async def revoke_key(name: Name, store: StoreDep, actor: ActorDep) -> KeyRevoked:
+async def revoke_key(name: Name, services: ServicesDep, actor: ActorDep) -> KeyRevoked:
     """At once and for good. Its jobs go on; its name stays taken, for the record. May be repeated."""
-    return await store.write(_revoke, name, actor)
+    revoked = await services.store.write(_revoke, name, actor)
+    services.identities.forget()
+    return revoked
 
 
 def _list(session: Session) -> KeyList:

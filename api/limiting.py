@@ -1,4 +1,4 @@
-"""How many requests a key may send in a time, and an address that has no usable key: a moving window in Redis.
+"""How many requests a key may send in a time, and an address that has no usable key: a sliding window in Redis.
 
 Redis is asked and not trusted to be there: while it is away nobody is limited, which the log says.
 """
@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 from limits import RateLimitItem, parse
 from limits.aio.storage import RedisStorage
-from limits.aio.strategies import MovingWindowRateLimiter
+from limits.aio.strategies import SlidingWindowCounterRateLimiter
 from redis.asyncio import ConnectionPool
 from redis.exceptions import RedisError
 
@@ -97,9 +97,9 @@ def _pool(url: str) -> ConnectionPool:
     return ConnectionPool.from_url(url, socket_timeout=_PATIENCE_S, socket_connect_timeout=_PATIENCE_S)
 
 
-def _windows(pool: ConnectionPool) -> MovingWindowRateLimiter:
+def _windows(pool: ConnectionPool) -> SlidingWindowCounterRateLimiter:
     # The URL is not looked at: the pool knows where the server is, and can be closed. The library's type for options
     # names strings and numbers alone, and hands them on to redis-py, which takes a pool.
     options = {"connection_pool": pool}
     storage = RedisStorage("async+redis://", implementation="redispy", key_prefix=_PREFIX, **options)  # type: ignore[arg-type]
-    return MovingWindowRateLimiter(storage)
+    return SlidingWindowCounterRateLimiter(storage)

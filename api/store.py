@@ -21,13 +21,20 @@ class Store:
     No request holds a connection while it waits for something else, so a few connections serve thousands of waiters.
     """
 
-    def __init__(self, sessions: async_sessionmaker[AsyncSession], doorbell: Doorbell) -> None:
+    def __init__(
+        self,
+        sessions: async_sessionmaker[AsyncSession],
+        doorbell: Doorbell,
+        *,
+        readers: async_sessionmaker[AsyncSession] | None = None,
+    ) -> None:
         self._sessions = sessions
+        self._readers = readers or sessions
         self._doorbell = doorbell
 
     async def read(self, query: Callable[Concatenate[Session, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a query function in a transaction that is rolled back."""
-        async with self._sessions() as session:
+        """Run a query function that changes nothing: before `readers` Postgres refuses what would."""
+        async with self._readers() as session:
             return await session.run_sync(query, *args, **kwargs)
 
     async def write(self, change: Callable[Concatenate[Session, P], T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -6,12 +6,13 @@ it planned before may still wait for a worker. So every call asks once more, und
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from typing import Final
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.orm import Session
 
 from db.account_models import ApiKey, PlainRequest
@@ -106,11 +107,12 @@ def key_over(session: Session, key_id: str | None, *, models: bool = True) -> st
 def check_key(session: Session, key_id: str | None, *, models: bool = True) -> None:
     """Before a call of this key, or a job (with `models` or without). Locks the key until the transaction ends.
 
+    A key without caps and quotas is not locked: its requests would wait for each other, and have nothing to count.
     Lock order: the job, then its key. Raises BudgetSpent.
     """
-    if key_id is None:
+    lock = select(ApiKey.id).where(ApiKey.id == key_id, _any_of((*CAPS, *QUOTAS))).with_for_update(key_share=True)
+    if key_id is None or session.scalar(lock) is None:
         return
-    session.execute(select(ApiKey.id).where(ApiKey.id == key_id).with_for_update(key_share=True))
     over = key_over(session, key_id, models=models)
     if over is not None:
         raise BudgetSpent(over, of_key=True)
@@ -118,7 +120,7 @@ def check_key(session: Session, key_id: str | None, *, models: bool = True) -> N
 
 def check_quotas(session: Session, key_id: str | None) -> None:
     """Before a key's next job, under the lock that `check_key` took. Raises QuotaUsed."""
-    key = session.get(ApiKey, key_id, populate_existing=True) if key_id is not None else None
+    key = None if key_id is None else session.scalar(select(ApiKey).where(ApiKey.id == key_id, _any_of(QUOTAS)))
     if key is None:
         return
     if key.budget_jobs is not None and jobs_in_flight(session, key.id) >= key.budget_jobs:
@@ -157,6 +159,10 @@ def check_call(session: Session, job: Job, *, keep: int = 0) -> None:
         if over:
             raise BudgetSpent(name)
     check_key(session, job.key_id)
+
+
+def _any_of(names: Sequence[str]) -> ColumnElement[bool]:
+    return or_(*(getattr(ApiKey, f"budget_{name}").is_not(None) for name in names))
 
 
 def _candidates(session: Session, key_id: str) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
@@ -29,6 +29,7 @@ __all__ = [
     "CreatedJob",
     "IdempotencyKey",
     "IdempotencyMismatch",
+    "Glance",
     "JobFilter",
     "JobNotFound",
     "NewJob",
@@ -42,6 +43,7 @@ __all__ = [
     "finish_job",
     "get_job",
     "get_problem",
+    "glance",
     "job_progress",
     "list_jobs",
     "same_again",
@@ -49,6 +51,8 @@ __all__ = [
 ]
 
 IDEMPOTENCY_TTL: Final = timedelta(hours=24)
+
+_GLANCE: Final = text("SELECT version, state FROM jobs WHERE id = :id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +248,19 @@ def enqueue_advance(session: Session, job_id: str, *, priority: int = 0, delay_s
     ledger.enqueue(
         session, kind=WorkKind.ADVANCE, queue=QUEUE_CONTROL, job_id=job_id, priority=priority, delay_s=delay_s
     )
+
+
+class Glance(NamedTuple):
+    """What tells whether a job is still as it was."""
+
+    version: int
+    state: str
+
+
+def glance(session: Session, job_id: str) -> Glance | None:
+    """The version and the state of a job, when there is one with this id."""
+    found = session.execute(_GLANCE, {"id": job_id}).one_or_none()
+    return None if found is None else Glance(found.version, found.state)
 
 
 def get_job(session: Session, job_id: str) -> Job | None:

@@ -10,6 +10,7 @@ UnusableKey
 from __future__ import annotations
 
 import hashlib
+import math
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final
 
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session
 
 from db.account_models import ApiKey
@@ -32,6 +33,9 @@ SHOWN: Final = len(PREFIX) + 4
 DEFAULT_SCOPES: Final = (Scope.SUBMIT, Scope.READ)
 USED_WITHIN_S: Final = 60.0
 """`last_used_at` is written at most so often: a poll a second must not be a write a second."""
+
+CHANNEL: Final = "kernelwright_keys"
+"""LISTEN on this channel to hear that some key was rotated, revoked or may do other things."""
 
 Cap = Decimal | float | int | None
 
@@ -68,10 +72,25 @@ class Identity:
     scopes: frozenset[Scope]
     stale: bool = False
     """Whether `last_used_at` is to be written again."""
+    good_for_s: float = math.inf
+    """Until the key, or this token of it, ends by the clock."""
 
     def may(self, scope: Scope) -> bool:
         """Whether the key has this scope; `admin` has all."""
         return scope in self.scopes or Scope.ADMIN in self.scopes
+
+
+_IDENTIFY: Final = text(
+    f"""
+    SELECT id, name, scopes, revoked_at IS NOT NULL AS revoked,
+           token_hash = :sought OR coalesce(previous_until > now(), false) AS current,
+           coalesce(last_used_at < now() - make_interval(secs => {USED_WITHIN_S}), true) AS late,
+           coalesce(extract(epoch FROM least(
+               expires_at, CASE WHEN token_hash <> :sought THEN previous_until END) - now()), 'infinity') AS good_for_s
+    FROM api_keys WHERE token_hash = :sought OR previous_hash = :sought
+    """
+)
+_CHANGED: Final = text("SELECT pg_notify(:channel, '')").bindparams(channel=CHANNEL)
 
 
 def token_hash(token: str) -> str:
@@ -82,25 +101,17 @@ def token_hash(token: str) -> str:
 def identify(session: Session, token: str) -> Identity:
     """Whose token this is, by the clock of Postgres. Raises UnusableKey."""
     sought = token_hash(token)
-    late = func.coalesce(ApiKey.last_used_at < func.now() - timedelta(seconds=USED_WITHIN_S), True)
-    found = session.execute(
-        select(
-            ApiKey,
-            late.label("late"),
-            func.coalesce(ApiKey.expires_at <= func.now(), False).label("expired"),
-            (or_(ApiKey.token_hash == sought, ApiKey.previous_until > func.now())).label("current"),
-        ).where(or_(ApiKey.token_hash == sought, ApiKey.previous_hash == sought))
-    ).one_or_none()
+    found = session.execute(_IDENTIFY, {"sought": sought}).one_or_none()
     if found is None:
         raise NoSuchToken
-    key: ApiKey = found.ApiKey
-    if key.revoked_at is not None:
+    if found.revoked:
         raise KeyRevoked
     if not found.current:
         raise TokenRotated
-    if found.expired:
+    if found.good_for_s <= 0:
         raise KeyExpired
-    return Identity(key.id, key.name, frozenset(Scope(scope) for scope in key.scopes), stale=bool(found.late))
+    scopes = frozenset(Scope(scope) for scope in found.scopes)
+    return Identity(found.id, found.name, scopes, stale=found.late, good_for_s=float(found.good_for_s))
 
 
 def find_key(session: Session, token: str) -> str | None:
@@ -162,6 +173,7 @@ def rotate_key(session: Session, key: ApiKey, grace_s: float, *, expires_at: dat
     if expires_at is not None:
         key.expires_at = expires_at
     session.flush()
+    session.execute(_CHANGED)
     session.refresh(key)
     return token
 
@@ -170,6 +182,7 @@ def revoke_key(session: Session, key: ApiKey) -> bool:
     """End the key at once and for good; its name stays taken, for the record. False when it was ended before."""
     ended = update(ApiKey).where(ApiKey.id == key.id, ApiKey.revoked_at.is_(None)).values(revoked_at=func.now())
     changed = session.execute(ended.returning(ApiKey.id)).one_or_none() is not None
+    session.execute(_CHANGED)
     session.refresh(key)
     return changed
 
@@ -193,6 +206,7 @@ def set_access(session: Session, name: str, scopes: Collection[Scope], expires_a
         key.scopes = _words(scopes)
     if expires_at is not None:
         key.expires_at = expires_at
+    session.execute(_CHANGED)
     return True
 
 

@@ -42,7 +42,7 @@ async def show_job(
 ) -> Response:
     """The whole page; whoever has this version of the job is told so before anything else is read."""
     job = await store.read(load_job, job_id)
-    tag = f"{jobs.job_tag(job)}.{request.url.query}"
+    tag = f"{jobs.job_tag(job.version, job.queue.position)}.{request.url.query}"
     same = unchanged(request, tag)
     if same is not None:
         return same
