@@ -92,7 +92,7 @@ def read_url(url: str) -> Destination:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
-        if host is not None and ":" in host:
+        if host is not None and "[" in parts.netloc:
             ip_address(host)
     except ValueError as error:
         raise Refused(f"is no URL ({error}): write it like https://example.com/hooks/kernelwright") from error
