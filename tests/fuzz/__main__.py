@@ -3,9 +3,9 @@
 Schemathesis asks a real server before a real Postgres and holds each answer against the document: no 5xx, no status,
 content type, header or body that is not declared, nothing invalid accepted, nothing valid refused.
 
-Three rounds: without a key from this machine, with the ids of a job, candidates, a request and a webhook that exist; with an
-admin's key where keys are required, with made-up ids; and there without a key. The server has no workers, so what is
-submitted stays queued. Exit code 1: something failed.
+Three rounds: without a key from this machine, with the ids of a job, candidates, a request and a webhook that exist;
+with an admin's key where keys are required, with made-up ids; and there without a key. The server has no workers, so
+what is submitted stays queued. Exit code 1: something failed.
 """
 
 from __future__ import annotations
