@@ -41,6 +41,7 @@ Whose = Annotated[
     Field(description="of which jobs: those submitted with the same key, or everybody's (needs the scope `read`)"),
 ]
 Description = Annotated[Text, Field(max_length=200)]
+Switch = Annotated[bool, Field(strict=True)]
 
 EXAMPLE_BODY: dict[str, Any] = {
     "url": "https://example.com/hooks/kernelwright",
@@ -60,7 +61,7 @@ class WebhookBody(Body):
     jobs: Whose = "own"
     labels: Labels = {}
     description: Description | None = None
-    enabled: bool = True
+    enabled: Switch = True
 
 
 class WebhookChange(Body):
@@ -71,7 +72,7 @@ class WebhookChange(Body):
     jobs: Whose | None = None
     labels: Labels | None = None
     description: Description | None = None
-    enabled: bool | None = None
+    enabled: Switch | None = None
 
 
 class RotateSecretBody(Body):
@@ -79,7 +80,13 @@ class RotateSecretBody(Body):
 
     grace_s: Annotated[
         float,
-        Field(ge=0, le=30 * _DAY_S, allow_inf_nan=False, description="how long the old secret signs beside the new"),
+        Field(
+            ge=0,
+            le=30 * _DAY_S,
+            allow_inf_nan=False,
+            strict=True,  # else false is no grace
+            description="how long the old secret signs beside the new",
+        ),
     ] = _DAY_S
 
 

@@ -140,7 +140,7 @@ def _exchange(
     limits = {"timeout": {"connect": CONNECT_S, "read": ANSWER_S, "write": ANSWER_S, "pool": CONNECT_S}}
     with (
         httpcore2.ConnectionPool(network_backend=backend) as pool,
-        pool.stream("POST", url, headers=headers, content=body, extensions=limits) as response,
+        pool.stream("POST", url, headers=list(headers.items()), content=body, extensions=limits) as response,
     ):
         answer = b""
         for chunk in response.iter_stream():
