@@ -24,17 +24,17 @@ MAX_URL: Final = 2_000
 SETTING: Final = "KERNELWRIGHT_WEBHOOK_ALLOW"
 
 _REFUSED_V4: Final = {
-    "0.0.0.0/8": "no host",
-    "10.0.0.0/8": "a private network",
-    "100.64.0.0/10": "a carrier's private network",
+    "0.0.0.0/8": "no host's",
+    "10.0.0.0/8": "on a private network",
+    "100.64.0.0/10": "on a carrier's private network",
     "127.0.0.0/8": "the server's own machine",
     "168.63.129.16/32": "a cloud's metadata service",
     "169.254.0.0/16": "link-local, where clouds have their metadata",
-    "172.16.0.0/12": "a private network",
+    "172.16.0.0/12": "on a private network",
     "192.0.0.0/24": "set aside for protocols",
     "192.0.2.0/24": "set aside for examples",
     "192.88.99.0/24": "a relay to IPv6",
-    "192.168.0.0/16": "a private network",
+    "192.168.0.0/16": "on a private network",
     "198.18.0.0/15": "set aside for benchmarks",
     "198.51.100.0/24": "set aside for examples",
     "203.0.113.0/24": "set aside for examples",
@@ -51,7 +51,7 @@ _REFUSED_V6: Final = {
     "2001:db8::/32": "set aside for examples",
     "2002::/16": "an IPv4 address in a tunnel (6to4)",
     "3fff::/20": "set aside for examples",
-    "fc00::/7": "a private network",
+    "fc00::/7": "on a private network",
     "fe80::/10": "link-local",
     "ff00::/8": "multicast",
 }
@@ -120,7 +120,8 @@ def check_address(address: str, scheme: str, allowed: Sequence[Network]) -> None
     if why is None and found.version == 6 and found not in _GLOBAL_V6:
         why = "reserved"
     if why is not None:
-        raise Refused(f"leads to {address}, {why}: an operator can open that network with {SETTING}")
+        # Not the address itself: whoever asks need not learn the numbers behind the site's names.
+        raise Refused(f"leads to an address that is {why}: an operator can open that network with {SETTING}")
     if scheme != "https":
         raise Refused(f"is plain http: use https (http is for networks in {SETTING})")
 

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 from sqlalchemy import ColumnElement, delete, func, select, true, update
 from sqlalchemy.orm import Session
@@ -20,6 +20,9 @@ SECRET_PREFIX: Final = "whsec_"
 """Begins every secret, so that scanners for leaked secrets, and verifying libraries, can know one."""
 MOST_PER_KEY: Final = 50
 """Each event of a job is a row for each webhook that wants it."""
+
+
+Row = TypeVar("Row", Webhook, WebhookDelivery)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +89,7 @@ def list_webhooks(session: Session, owner: Owner, *, limit: int = 50, cursor: st
     query = select(Webhook).where(owner.sees()).order_by(Webhook.id.desc()).limit(limit + 1)
     if cursor is not None:
         query = query.where(Webhook.id < _id_in(cursor))
-    rows = session.scalars(query).all()
-    return Page(tuple(rows[:limit]), encode_cursor(rows[limit - 1].id) if len(rows) > limit else None)
+    return _page(session.scalars(query).all(), limit)
 
 
 def rotate_webhook(session: Session, webhook: Webhook, grace_s: float) -> None:
@@ -114,8 +116,7 @@ def list_deliveries(
         query = query.where(WebhookDelivery.state == state)
     if cursor is not None:
         query = query.where(WebhookDelivery.id < _id_in(cursor))
-    rows = session.scalars(query.order_by(WebhookDelivery.id.desc()).limit(limit + 1)).all()
-    return Page(tuple(rows[:limit]), encode_cursor(rows[limit - 1].id) if len(rows) > limit else None)
+    return _page(session.scalars(query.order_by(WebhookDelivery.id.desc()).limit(limit + 1)).all(), limit)
 
 
 def get_delivery(session: Session, webhook_id: str, delivery_id: str, *, lock: bool = False) -> WebhookDelivery | None:
@@ -123,6 +124,11 @@ def get_delivery(session: Session, webhook_id: str, delivery_id: str, *, lock: b
     query = select(WebhookDelivery).where(WebhookDelivery.id == delivery_id, WebhookDelivery.webhook_id == webhook_id)
     query = query.execution_options(populate_existing=True)
     return session.scalar(query.with_for_update() if lock else query)
+
+
+def _page(rows: Sequence[Row], limit: int) -> Page[Row]:
+    """Of rows that were asked for with one more than the limit."""
+    return Page(tuple(rows[:limit]), encode_cursor(rows[limit - 1].id) if len(rows) > limit else None)
 
 
 def _id_in(cursor: str) -> str:

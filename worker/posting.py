@@ -10,6 +10,7 @@ import json
 import ssl
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
@@ -143,10 +144,12 @@ def _exchange(
         pool.stream("POST", url, headers=list(headers.items()), content=body, extensions=limits) as response,
     ):
         answer = b""
-        for chunk in response.iter_stream():
-            answer += chunk
-            if len(answer) >= READ_BYTES:
-                break
+        with suppress(httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.ProtocolError):
+            # The status has come, and it is what counts: of a body that drips or breaks off, what came is kept.
+            for chunk in response.iter_stream():
+                answer += chunk
+                if len(answer) >= READ_BYTES:
+                    break
         retry_after = next((value for name, value in response.headers if name.lower() == b"retry-after"), None)
         return response.status, answer[:READ_BYTES], None if retry_after is None else retry_after.decode("latin-1")
 

@@ -108,7 +108,7 @@ def show_(webhook: WebhookArgument, url: UrlOption = DEFAULT_URL, json: JsonOpti
     told = {name: value for name, value in found.items() if name not in ("links", "enabled", "disabled_why")}
     for name, value in (told | {"state": _state(found)}).items():
         if value not in (None, {}, []):
-            typer.echo(f"{name}\t{', '.join(value) if isinstance(value, list) else value}")
+            typer.echo(f"{name}\t{show.fields(value) if isinstance(value, dict) else _words(value)}")
 
 
 @webhooks.command()
@@ -244,6 +244,10 @@ def _state(webhook: dict[str, Any]) -> str:
         return f"disabled ({webhook['disabled_why']})"
     since = show.moment(webhook["failing_since"])
     return f"enabled, failing since {since}" if webhook["failures"] else "enabled"
+
+
+def _words(value: Any) -> str:
+    return ", ".join(value) if isinstance(value, list) else str(value)
 
 
 def _path(webhook: str) -> str:

@@ -159,7 +159,7 @@ def test_a_setting_opens_a_network_by_name_and_http_in_it() -> None:
 
 def test_of_a_host_only_the_good_addresses_are_used() -> None:
     assert usable(["10.0.0.1", "8.8.8.8", "8.8.8.8", "::1"], "https", ()) == ["8.8.8.8"]
-    with pytest.raises(Refused, match="10.0.0.1, a private network"):
+    with pytest.raises(Refused, match="on a private network"):
         usable(["10.0.0.1"], "https", ())
     with pytest.raises(Refused, match="no address"):
         usable([], "https", ())
