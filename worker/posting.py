@@ -94,22 +94,22 @@ class _Pinned(httpcore2.NetworkBackend):
 def post(sending: Sending, allowed: Sequence[Network], now: datetime | None = None) -> Attempt:
     """Make one attempt; whatever goes wrong is in what it returns. `now` is what the signature says."""
     began_at = time.monotonic()
+    now = now or datetime.now(UTC)
     try:
         destination = destinations.read_url(sending.url)
         found = destinations.resolve(destination.host, destination.port)
         addresses = destinations.usable(found, destination.scheme, allowed)
         body = json.dumps(sending.body, separators=(",", ":")).encode()
-        headers = {"Host": destination.authority, **_headers(sending, body, now or datetime.now(UTC))}
+        headers = {"Host": destination.authority, **_headers(sending, body, now)}
         status, answer, retry_after = _exchange(destination, _Pinned(addresses, began_at + CONNECT_S), headers, body)
     except (Refused, OSError, httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.ProtocolError) as error:
         return Attempt(time.monotonic() - began_at, error=_words(error))
-    error_text = f"redirects ({status}) are not followed: change the URL" if 300 <= status < 400 else None
     return Attempt(
         time.monotonic() - began_at,
         status=status,
         answer=_readable(answer),
-        error=error_text,
-        retry_after_s=_seconds(retry_after, now or datetime.now(UTC)),
+        error="redirects are not followed: change the URL" if 300 <= status < 400 else None,
+        retry_after_s=_seconds(retry_after, now),
     )
 
 

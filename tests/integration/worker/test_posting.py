@@ -129,7 +129,7 @@ def test_only_the_beginning_of_an_answer_is_read() -> None:
     assert attempt.wall_s < 2
 
 
-def test_of_an_answer_that_drips_the_status_counts_and_what_came_in_time_is_kept(
+def test_of_an_answer_that_drips_the_status_counts_and_what_came_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(posting, "ANSWER_S", 0.5)
