@@ -22,7 +22,7 @@ UPDATE webhook_deliveries AS delivery
 SET state = 'failed', lease_token = NULL, finished_at = now(),
     error = CASE WHEN NOT webhooks.enabled THEN 'the webhook was disabled before this was sent'
                  WHEN NOT key.usable THEN 'the API key of the webhook is revoked or has expired'
-                 ELSE 'what was sending it was killed at each of its attempts' END
+                 ELSE 'what was sending it was killed at the last attempt' END
 FROM webhooks, LATERAL (
     SELECT NOT EXISTS (SELECT FROM api_keys WHERE api_keys.id = webhooks.key_id
                        AND (api_keys.revoked_at IS NOT NULL OR api_keys.expires_at <= now())) AS usable
