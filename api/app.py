@@ -33,6 +33,7 @@ from api import (
     recording,
     requests,
     summary,
+    webhooks,
     workers,
 )
 from api.access import AccessMiddleware
@@ -111,6 +112,7 @@ def create_app(settings: Settings | None = None, *, ring: Ring | None = None) ->
         knowledge,
         workers,
         summary,
+        webhooks,
         keys,
         auditing,
         health,

@@ -10,12 +10,13 @@
     ├── BudgetUsed        403      a cap of the API key is used up
     ├── NotFound          404      nothing at this address
     │   ├── UnknownJob  UnknownCandidate  UnknownProblem  UnknownRequest  UnknownLesson  UnknownQuestion
-    │   ├── NoSuchKey  UnknownWorker
+    │   ├── NoSuchKey  UnknownWorker  UnknownWebhook  UnknownDelivery
     │   └── NoBestYet  NoCertificate  NoSource  NoLog
     ├── WrongMethod       405
     ├── Conflict          409      right in form, and not possible as things stand
     │   ├── NotProposed            a request that has nothing to confirm now
     │   ├── KeyExists  KeyOver     API keys, by their names
+    │   ├── TooManyWebhooks  WebhookOff
     │   └── JobEnded  NotAsking  StaleToken  ToldBefore  WorkerGone
     ├── BodyTooLarge      413
     ├── NotJson           415      a body that does not say that it is JSON
@@ -235,6 +236,21 @@ class UnknownWorker(NotFound):
     slug = "unknown-worker"
 
 
+class UnknownWebhook(NotFound):
+    """There is no webhook with this id, or it is another key's. GET /v1/webhooks lists yours."""
+
+    title = "Unknown webhook"
+    slug = "unknown-webhook"
+
+
+class UnknownDelivery(NotFound):
+    """This webhook has no delivery with this id; 30 days after they ended they are dropped. GET
+    /v1/webhooks/{id}/deliveries lists them."""
+
+    title = "Unknown delivery"
+    slug = "unknown-delivery"
+
+
 class NoSuchKey(NotFound):
     """There is no key of this name. GET /v1/keys lists the keys."""
 
@@ -298,6 +314,20 @@ class KeyOver(Conflict):
 
     title = "Key revoked"
     slug = "key-over"
+
+
+class TooManyWebhooks(Conflict):
+    """A key has at most 50 webhooks: remove one, or have one receiver pass things on."""
+
+    title = "Too many webhooks"
+    slug = "too-many-webhooks"
+
+
+class WebhookOff(Conflict):
+    """This webhook is disabled, so nothing is sent to it: PATCH it with {"enabled": true} first."""
+
+    title = "Webhook disabled"
+    slug = "webhook-off"
 
 
 class NotProposed(Conflict):

@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 
 from api.store import Store
 from db.gauges import Live, QueueGauge, Spending, read_live, read_spending
+from db.outbox import Depth
 
 LIVE_EVERY_S: Final = 5.0
 SPENDING_EVERY_S: Final = 60.0
@@ -101,6 +102,15 @@ def _live(live: Live) -> Iterator[Metric]:
     silent = {(each.id, each.hostname, ",".join(each.queues)): each.silent_s for each in live.workers}
     text = "For how long a worker that is not gone has been silent; a living one speaks every 10 s."
     yield _gauge("worker_heartbeat_age_seconds", text, silent, "worker", "hostname", "queues")
+    yield from _webhooks(live.webhooks)
+
+
+def _webhooks(depth: Depth) -> Iterator[Metric]:
+    states = {("enabled",): float(depth.enabled), ("disabled",): float(depth.disabled)}
+    yield _gauge("webhooks", "Webhooks, by whether they are told anything.", states, "state")
+    yield _gauge("webhook_waiting", "Deliveries that wait for their first or next attempt.", {(): float(depth.waiting)})
+    text = "How long the oldest delivery that is due has been due."
+    yield _gauge("webhook_oldest_age_seconds", text, {(): depth.oldest_age_s})
 
 
 _QUEUE_GAUGES: Final[tuple[tuple[str, str, Callable[[QueueGauge], float]], ...]] = (

@@ -35,6 +35,7 @@ TAGS = [
     {"name": "knowledge", "description": "What earlier searches taught, and what knowing it is worth."},
     {"name": "workers", "description": "Who does the work, on what."},
     {"name": "summary", "description": "The whole service in one call."},
+    {"name": "webhooks", "description": "Be told what became of jobs, by signed requests to an address of yours."},
     {"name": "keys", "description": "Who may do what and use how much, and who did what. For admins."},
     {"name": "health", "description": "For load balancers and orchestrators."},
 ]

@@ -33,11 +33,14 @@ class _Lazy:
     def load(self, name: str) -> typer.Typer:
         """The command itself, its module imported. Raises MissingPackage when that cannot be done here."""
         module, _, function = self.place.partition(":")
-        command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings=_SETTINGS)
         try:
-            command.command(name)(getattr(importlib.import_module(module), function))
+            found = getattr(importlib.import_module(module), function)
         except ModuleNotFoundError as error:
             raise MissingPackage(command=name, package=error.name) from error
+        if isinstance(found, typer.Typer):
+            return found  # it has subcommands of its own
+        command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings=_SETTINGS)
+        command.command(name)(found)
         return command
 
 
@@ -66,6 +69,7 @@ COMMANDS = {
     "summary": _Lazy(
         "cli.commands.fleet:summary", "Show the whole service at a glance: jobs, queues, workers, spending."
     ),
+    "webhooks": _Lazy("cli.commands.webhooks:webhooks", "Be told what became of jobs, by signed requests."),
     "evaluate": _Lazy("cli.evaluate:evaluate", "Judge candidates here, alone: no database, no network."),
     "admit": _Lazy("cli.admit:admit", "Say here whether a problem can be judged, and what would pass that must not."),
     "certify": _Lazy("cli.certify:certify", "Judge a finalist here and write its certificate: JSON and a page."),

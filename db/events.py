@@ -13,6 +13,7 @@ from sqlalchemy import bindparam, select, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
+from db import outbox
 from db.models import Event
 from db.storable import storable_json
 from db.vocabulary import EventType
@@ -42,11 +43,16 @@ def lock_job(session: Session, job_id: str) -> None:
 
 
 def append(session: Session, job_id: str, type: EventType, data: Mapping[str, Any] | None = None) -> int:
-    """Write an event, bump the job's version and notify; returns the event's `seq`. Takes the job's lock."""
+    """Write an event and what webhooks are told of it, bump the job's version and notify; returns the event's `seq`.
+
+    Takes the job's lock.
+    """
     lock_job(session, job_id)
     session.flush()
     parameters = {"job_id": job_id, "type": type.value, "data": storable_json(dict(data or {}))}
-    return int(session.execute(_APPEND, parameters).scalar_one())
+    seq = int(session.execute(_APPEND, parameters).scalar_one())
+    outbox.tell(session, job_id, seq, type)
+    return seq
 
 
 def page(session: Session, job_id: str, after: int = 0, limit: int = 100) -> Sequence[Event]:

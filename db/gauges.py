@@ -14,6 +14,7 @@ from typing import Final
 
 from sqlalchemy.orm import Session
 
+from db import outbox
 from db.statements import load_statements
 from db.summary import live_jobs, spent_today
 from db.vocabulary import JobState, WorkerState
@@ -62,6 +63,7 @@ class Live:
     workers_by_state: Mapping[str, int] = field(default_factory=dict)
     """Workers heard within a day, by state; every state is there."""
     workers: tuple[WorkerGauge, ...] = ()
+    webhooks: outbox.Depth = field(default_factory=outbox.Depth)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class Spending:
 
 
 def read_live(session: Session) -> Live:
-    """The snapshot of what is live. Four statements."""
+    """The snapshot of what is live. Five statements."""
     workers = _workers(session)
     alive = tuple(worker for worker in workers if worker.state != WorkerState.GONE)
     return Live(
@@ -84,6 +86,7 @@ def read_live(session: Session) -> Live:
         jobs=dict.fromkeys(_LIVE_JOB_STATES, 0) | live_jobs(session),
         workers_by_state={str(state): sum(worker.state == state for worker in workers) for state in WorkerState},
         workers=alive,
+        webhooks=outbox.depth(session),
     )
 
 

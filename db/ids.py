@@ -8,7 +8,21 @@ import time
 from typing import Literal
 
 Prefix = Literal[
-    "job", "cand", "eval", "work", "call", "worker", "kernel", "adm", "cert", "key", "request", "lesson", "tune"
+    "job",
+    "cand",
+    "eval",
+    "work",
+    "call",
+    "worker",
+    "kernel",
+    "adm",
+    "cert",
+    "key",
+    "request",
+    "lesson",
+    "tune",
+    "webhook",
+    "delivery",
 ]
 
 _lock = threading.Lock()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from ipaddress import ip_address
+from ipaddress import IPv4Network, IPv6Network, ip_address
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from pydantic import Field, SecretStr
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 _RATE = r"^$|^[1-9]\d{0,8}/(second|minute|hour|day)$"
 
@@ -89,6 +89,14 @@ class Settings(BaseSettings):
     metrics_token: SecretStr | None = None
     """What a scrape from another machine must send as a bearer token, to the API and to the workers' port. None: only
     scrapes from this machine are answered."""
+
+    webhook_allow: Annotated[tuple[IPv4Network | IPv6Network, ...], NoDecode] = ()
+    """Networks of this site that webhooks may be sent to, by http too: `127.0.0.0/8,10.20.0.0/16`. None as it comes."""
+
+    @field_validator("webhook_allow", mode="before")
+    @classmethod
+    def _listed(cls, text: object) -> object:
+        return [each.strip() for each in text.split(",") if each.strip()] if isinstance(text, str) else text
 
     @property
     def home_path(self) -> Path:

@@ -139,6 +139,11 @@ class AuditAction(StrEnum):
     KEY_REVOKE = "key.revoke"
     WORKER_DRAIN = "worker.drain"
     WORKER_RESUME = "worker.resume"
+    WEBHOOK_CREATE = "webhook.create"
+    WEBHOOK_CHANGE = "webhook.change"
+    WEBHOOK_ROTATE = "webhook.rotate"
+    WEBHOOK_DELETE = "webhook.delete"
+    WEBHOOK_DISABLE = "webhook.disable"
 
 
 class RequestState(StrEnum):
@@ -258,6 +263,33 @@ class EventType(StrEnum):
     WORK_REQUEUED = "work.requeued"
     WORK_DEAD = "work.dead"
     WORK_FENCED = "work.fenced"
+
+
+class WebhookType(StrEnum):
+    """The events that a webhook may be told of, in the words of the event log: the few that are about a whole job."""
+
+    JOB_CREATED = EventType.JOB_CREATED.value
+    JOB_STARTED = EventType.JOB_STARTED.value
+    JOB_IMPROVED = EventType.JOB_IMPROVED.value
+    JOB_CANCEL_REQUESTED = EventType.JOB_CANCEL_REQUESTED.value
+    JOB_SEARCH_ENDED = EventType.JOB_SEARCH_ENDED.value
+    JOB_FINISHED = EventType.JOB_FINISHED.value
+
+
+class DeliveryState(StrEnum):
+    """Where a webhook's delivery is: `waiting` for its first or next attempt, or at its end."""
+
+    WAITING = "waiting"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+class DisabledWhy(StrEnum):
+    """Why a webhook is told nothing: its owner said so, the endpoint answered 410, or it failed for days."""
+
+    OWNER = "owner"
+    GONE = "gone"
+    FAILING = "failing"
 
 
 CPU: Final = "cpu"

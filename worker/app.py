@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import Celery, signals
 from celery.exceptions import SecurityWarning
 
 from db.logging import configure_logging
 from db.settings import get_settings
+from db.vocabulary import QUEUE_CONTROL
 from worker import lifeline, metrics, registry, runtime
+
+if TYPE_CHECKING:
+    from worker.delivering import Deliverer
 
 # Meant for pickled messages, which we do not accept. Candidates, the code to be feared, run confined in the runner.
 warnings.filterwarnings("ignore", "You're running the worker with superuser privileges", SecurityWarning)
 
 _main_pid = 0
+_deliverer: Deliverer | None = None
 
 app = Celery("kernelwright")
 app.config_from_object("worker.config")
@@ -37,6 +42,17 @@ def _introduce(instance: Any, **_: Any) -> None:
     _main_pid = os.getpid()
     metrics.identify(str(instance.hostname))
     registry.join(tuple(instance.app.amqp.queues.consume_from))
+
+
+def _ready(**_: Any) -> None:
+    """Once the beat has been forked: webhooks are sent by threads of the control worker."""
+    global _deliverer
+    here = runtime.current()
+    if QUEUE_CONTROL in here.queues:
+        # Imported here: it needs what other workers do without.
+        from worker import delivering
+
+        _deliverer = delivering.start(here.settings, here.owner)
 
 
 def _forked(**_: Any) -> None:
@@ -56,12 +72,15 @@ def _child_ends(**_: Any) -> None:
 
 
 def _leave(**_: Any) -> None:
+    if _deliverer is not None:
+        _deliverer.stop()
     runtime.close()
     registry.leave()
 
 
 signals.setup_logging.connect(_set_up_logging)
 signals.celeryd_after_setup.connect(_introduce)
+signals.worker_ready.connect(_ready)
 signals.worker_process_init.connect(_forked)
 signals.beat_embedded_init.connect(_beat_begins)
 signals.worker_process_shutdown.connect(_child_ends)

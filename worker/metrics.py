@@ -62,6 +62,8 @@ _CALL_S = _histogram("llm_call_seconds", "One call to a model, with its retries.
 _TOKENS = _counter("llm_tokens", "Tokens as the provider counted them.", "model", "direction")
 _USD = _counter("llm_usd", "Paid to providers, where the price is known.", "model")
 _REAPED = _counter("work_reaped", "Work taken back from workers that went silent.", "outcome")
+_WEBHOOKS = _counter("webhook_deliveries", "Attempts to send a webhook, and deliveries given up unsent.", "outcome")
+_WEBHOOK_S = _histogram("webhook_seconds", "One attempt to send a webhook.", "outcome")
 
 _models: set[str] = set()
 
@@ -121,6 +123,17 @@ def reaped(requeued: int, dead: int) -> None:
     """The reaper took work back."""
     _REAPED.labels("requeued").inc(requeued)
     _REAPED.labels("dead").inc(dead)
+
+
+def webhook_sent(outcome: str, wall_s: float) -> None:
+    """An attempt ended: `succeeded`, `retried` later, `failed` for good, or `lost` to another sender."""
+    _WEBHOOKS.labels(outcome).inc()
+    _WEBHOOK_S.labels(outcome).observe(wall_s)
+
+
+def webhooks_given_up(count: int) -> None:
+    """Deliveries ended without being sent: their webhook is disabled, or its key over."""
+    _WEBHOOKS.labels("given_up").inc(count)
 
 
 def _known(model: str) -> str:

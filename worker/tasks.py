@@ -13,7 +13,7 @@ from typing import Any, Final, ParamSpec
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from db import ledger, meanings, recovery, requests, workers
+from db import ledger, meanings, outbox, recovery, requests, workers
 from db.ledger import Claim, Fenced
 from db.vocabulary import QUEUE_LLM, WorkKind, WorkState
 from worker import client, metrics, runtime
@@ -185,6 +185,7 @@ def reap(here: Runtime) -> recovery.Reaped:
         woken = recovery.wake_idle_jobs(session)
         silent = ledger.to_ring(session)
         drafts = requests.reap_requests(session)
+        outbox.prune(session)
         embedder = here.settings.embedding_model
         unembedded = embedder is not None and meanings.lacks(session, embedder)
     if reaped.requeued or reaped.dead or gone or woken:

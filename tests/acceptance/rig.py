@@ -88,6 +88,7 @@ class Deployment:
             "KERNELWRIGHT_RENEW_S": "0.5",
             "KERNELWRIGHT_TUNE_CONFIGURATIONS": "2",
             "KERNELWRIGHT_LLM_MODELS": str(self._models),
+            "KERNELWRIGHT_WEBHOOK_ALLOW": "127.0.0.0/8",
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         }
 

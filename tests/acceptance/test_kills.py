@@ -7,6 +7,7 @@ import pytest
 from tests.acceptance.rig import MODEL, Deployment, body, until
 from tests.support.fake_openai import Answer
 from tests.support.ledger import PROBLEM
+from tests.support.receiver import Receiver
 from worker.judge.certificate.document import is_intact
 
 OWN = {"name": "rows", "source": PROBLEM}
@@ -150,3 +151,18 @@ def _first_attempt(deployment: Deployment, job_id: str) -> int:
         "SELECT attempt, state FROM work WHERE job_id = :id AND kind = 'evaluate' ORDER BY id LIMIT 1", id=job_id
     )
     return rows[0][0] if rows and rows[0][1] == "running" else 0
+
+
+def test_webhooks_wait_for_a_killed_control_worker(deployment: Deployment) -> None:
+    with Receiver() as receiver:
+        made = deployment.client.send("POST", "/v1/webhooks", json={"url": receiver.url}).json()
+        own = made["webhook"]["links"]["self"]
+        deployment.kill("worker-control")
+        deployment.client.send("POST", f"{own}/test")
+        job = deployment.client.submit(body(2, problem=OWN))
+        deployment.client.cancel(job["id"])
+        deployment.restart("worker-control")
+        told = [got.verified(made["secret"]) for got in receiver.wait(2, within_s=60)]
+        assert told[0]["type"] == "webhook.test"
+        assert told[1]["data"]["job"] | {"id": job["id"], "state": "cancelled"} == told[1]["data"]["job"]
+        deployment.client.send("DELETE", own)

@@ -3,9 +3,9 @@
 Schemathesis asks a real server before a real Postgres and holds each answer against the document: no 5xx, no status,
 content type, header or body that is not declared, nothing invalid accepted, nothing valid refused.
 
-Three rounds: without a key from this machine, with the ids of a job, candidates and a request that exist; with an
-admin's key where keys are required, with made-up ids; and there without a key. The server has no workers, so what is
-submitted stays queued. Exit code 1: something failed.
+Three rounds: without a key from this machine, with the ids of a job, candidates, a request and a webhook that exist;
+with an admin's key where keys are required, with made-up ids; and there without a key. The server has no workers, so
+what is submitted stays queued. Exit code 1: something failed.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ RULED_BY_MORE = (
     r"^/v1/jobs/[^/]+/rerun$",  # an Idempotency-Key stands for one body
     r"^/v1/keys(/[^/]+/rotate)?$",  # an end that is over already
     r"^/v1/(jobs/[^/]+/(candidates|decisions|proposals)|knowledge/lessons|audit)$",  # a cursor belongs to one list
+    r"^/v1/webhooks(/[^/]+(/deliveries)?)?$",  # where a URL leads, and cursors again
 )
 """Operations with rules that no JSON schema states: there 422 may answer what the schema allows."""
 _BODY = {"problem": "softmax", "target": {"hardware": "cpu", "language": "cpp"}}
@@ -118,6 +119,9 @@ def _filled(url: str, database_url: str) -> dict[str, str]:
         with httpx2.Client(base_url=url) as client:
             job_id = client.post("/v1/jobs", json=_BODY).raise_for_status().json()["id"]
             request = client.post("/v1/requests", json={"request": "a C++ kernel for softmax on a cpu"})
+            made = client.post("/v1/webhooks", json={"url": "https://1.1.1.1/hook"}).raise_for_status().json()
+            webhook_id = made["webhook"]["id"]
+            delivery_id = client.post(f"/v1/webhooks/{webhook_id}/test").raise_for_status().json()["id"]
             history.start(job_id)
             candidate_id = history.evaluate(job_id, speedup=1.5)
             other = history.evaluate(job_id, verdict="incorrect", reason="wrong", timed=False)
@@ -126,7 +130,7 @@ def _filled(url: str, database_url: str) -> dict[str, str]:
     finally:
         engine.dispose()
     return {"job_id": job_id, "candidate_id": candidate_id, "other_id": other, "request_id": request_id,
-            "name": "softmax"}  # fmt: skip
+            "name": "softmax", "webhook_id": webhook_id, "delivery_id": delivery_id}  # fmt: skip
 
 
 def _round(
@@ -153,6 +157,9 @@ def _config(known: dict[str, str]) -> str:
     for path in RULED_BY_MORE:
         lines += ["[[operations]]", f"include-path-regex = {json.dumps(path)}"]
         lines += [f"checks.positive_data_acceptance.expected-statuses = {accepted}"]
+    if "webhook_id" in known:
+        # The others are to find it. It is removed in the round with made-up ids.
+        lines += ["[[operations]]", 'include-name = "DELETE /v1/webhooks/{webhook_id}"', "enabled = false"]
     return "\n".join(["[parameters]", *lines, ""])
 
 

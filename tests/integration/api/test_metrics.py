@@ -56,6 +56,10 @@ _HISTORY = (
     "UPDATE work SET created_at = now() - interval '1 hour', not_before = now() - interval '90 s'"
     " WHERE state = 'queued'",
     "UPDATE workers SET heartbeat_at = now() - interval '40 s'",
+    "INSERT INTO webhooks (id, url, types, secret) VALUES ('webhook_1', '', '{}', '')",
+    "INSERT INTO webhook_deliveries (id, webhook_id, type, data, not_before)"
+    " SELECT 'delivery_' || late, 'webhook_1', '', '{}', now() - make_interval(secs => late)"
+    " FROM unnest(ARRAY[70, -70]) AS late",
 )
 
 
@@ -86,6 +90,9 @@ def test_the_gauges_are_what_the_database_holds(http: httpx2.Client) -> None:
     assert (found[key("spend_today_usd")], found[key("gpu_today_seconds")]) == (0.25, 7)
     assert found[key("key_budget_used_ratio", key="team", cap="usd")] == 0.25
     assert found[key("key_budget_used_ratio", key="team", cap="calls")] == 1.25
+    assert (found[key("webhooks", state="enabled")], found[key("webhooks", state="disabled")]) == (1, 0)
+    assert found[key("webhook_waiting")] == 2
+    assert 69 < found[key("webhook_oldest_age_seconds")] < 100
 
 
 @pytest.mark.usefixtures("lived")

@@ -28,6 +28,8 @@ from api import (
     request_schemas,
     service_examples,
     summary_schemas,
+    webhook_examples,
+    webhook_schemas,
     worker_schemas,
 )
 from api.app import create_app
@@ -45,6 +47,7 @@ OPERATIONS = {
 def test_the_surface_is_this_and_no_other() -> None:
     assert sorted(OPERATIONS) == [
         "DELETE /v1/keys/{name}",
+        "DELETE /v1/webhooks/{webhook_id}",
         "GET /healthz",
         "GET /metrics",
         "GET /readyz",
@@ -76,7 +79,12 @@ def test_the_surface_is_this_and_no_other() -> None:
         "GET /v1/queues",
         "GET /v1/requests/{request_id}",
         "GET /v1/summary",
+        "GET /v1/webhooks",
+        "GET /v1/webhooks/{webhook_id}",
+        "GET /v1/webhooks/{webhook_id}/deliveries",
+        "GET /v1/webhooks/{webhook_id}/deliveries/{delivery_id}",
         "GET /v1/workers",
+        "PATCH /v1/webhooks/{webhook_id}",
         "PATCH /v1/workers/{worker_id}",
         "POST /v1/jobs",
         "POST /v1/jobs/{job_id}/ask",
@@ -88,6 +96,10 @@ def test_the_surface_is_this_and_no_other() -> None:
         "POST /v1/keys/{name}/rotate",
         "POST /v1/requests",
         "POST /v1/requests/{request_id}/confirm",
+        "POST /v1/webhooks",
+        "POST /v1/webhooks/{webhook_id}/deliveries/{delivery_id}/retry",
+        "POST /v1/webhooks/{webhook_id}/rotate",
+        "POST /v1/webhooks/{webhook_id}/test",
     ]
 
 
@@ -166,6 +178,13 @@ def references(node: Any) -> Iterator[str]:
         (key_schemas.KeyWithToken, key_examples.ROTATED),
         (key_schemas.KeyRevoked, key_examples.REVOKED),
         (key_schemas.AuditPage, key_examples.AUDIT_PAGE),
+        (webhook_schemas.WebhookPage, webhook_examples.WEBHOOK_PAGE),
+        (webhook_schemas.WebhookWithSecret, webhook_examples.MADE),
+        (webhook_schemas.WebhookWithSecret, webhook_examples.ROTATED),
+        (webhook_schemas.WebhookDeleted, webhook_examples.DELETED),
+        (webhook_schemas.Delivery, webhook_examples.QUEUED),
+        (webhook_schemas.DeliveryPage, webhook_examples.DELIVERY_PAGE),
+        (webhook_schemas.DeliveryDetail, webhook_examples.DELIVERY_DETAIL),
         (health.Health, examples.HEALTH),
         (health.Ready, examples.READY),
     ],

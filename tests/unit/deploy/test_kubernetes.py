@@ -132,7 +132,7 @@ def egress_of(namespace: str, labels: dict[str, str]) -> list[dict[str, Any]]:
     ]
 
 
-def test_only_llm_workers_go_out_and_the_rest_reach_names_database_and_broker() -> None:
+def test_only_models_and_webhooks_go_out_and_the_rest_reach_names_database_and_broker() -> None:
     for namespace in ("kernelwright", "kernelwright-candidates"):
         denied = of_kind("NetworkPolicy")[namespace, "nothing"]
         assert denied == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
@@ -144,7 +144,7 @@ def test_only_llm_workers_go_out_and_the_rest_reach_names_database_and_broker() 
         ports = {(port["protocol"], port["port"]) for rule in rules for port in rule["ports"]}
         outside = [peer for rule in rules for peer in rule["to"] if "ipBlock" in peer]
         store = {("UDP", 53), ("TCP", 53), ("TCP", 5432), ("TCP", 6379)}
-        if labels["part"] == "llm":
+        if labels["part"] in ("llm", "control"):
             assert ports == store | {("TCP", 443)} and "10.0.0.0/8" in outside[0]["ipBlock"]["except"]
         else:
             assert (ports, outside) == (store, [])
