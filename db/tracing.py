@@ -5,11 +5,11 @@
         tracing.note({"kernelwright.verdict": "ok"})
     tracing.stop()
 
-Where no endpoint is set all of this does nothing, and nothing that makes or sends spans is imported. Spans carry ids, words of the
-vocabulary and numbers; never a source, a prompt, an answer, a log or the text of an exception, which may quote them.
-The spans are made by hand at our own seams: an instrumentation of Celery would follow doorbells, which say nothing of
-the work that is then claimed, one of psycopg would make dozens of spans for each advance, and FastAPI's own would keep
-a span open for as long as somebody reads an event stream, and can record bodies.
+Where no endpoint is set all of this does nothing, and nothing that makes or sends spans is imported. Spans carry ids,
+words of the vocabulary and numbers; never a source, a prompt, an answer, a log or the text of an exception, which may
+quote them. They are made by hand at our own seams: an instrumentation of Celery would follow doorbells, which say
+nothing of the work that is then claimed, one of psycopg would make dozens of spans for each advance, and FastAPI's own
+would keep a span open for as long as somebody reads an event stream, and can record bodies.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
@@ -58,6 +59,9 @@ class Collector:
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
+                if collector._server is not self.server:  # a connection that outlived the listener
+                    self.close_connection = True
+                    return
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 status = collector._take(self.path, body, dict(self.headers))
                 self.send_response(status)
@@ -67,15 +71,35 @@ class Collector:
             def log_message(self, format: str, *args: object) -> None:
                 """Says nothing."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        self._handler = Handler
+        self._server = self._listening(0)
         self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        self._serve()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._close()
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Nobody listens meanwhile."""
+        port = self._server.server_port
+        self._close()
+        yield
+        self._server = self._listening(port)
+        self._serve()
+
+    def _listening(self, port: int) -> ThreadingHTTPServer:
+        server = ThreadingHTTPServer(("127.0.0.1", port), self._handler)
+        server.daemon_threads = True
+        return server
+
+    def _serve(self) -> None:
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def _close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
 
