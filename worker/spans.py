@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from db import tracing
 from db.ledger import Claim
-from db.traces import Origin, origin_of
+from db.origins import Origin, origin_of
 from db.tracing import Attributes, Run, Span
 from search.proposing import LlmCall
 from worker.runtime import Runtime

@@ -59,7 +59,7 @@ class Collector:
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
-                if collector._server is not self.server:  # a connection that outlived the listener
+                if not collector._listens:  # a connection that was made before
                     self.close_connection = True
                     return
                 body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -97,9 +97,11 @@ class Collector:
         return server
 
     def _serve(self) -> None:
+        self._listens = True
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def _close(self) -> None:
+        self._listens = False
         self._server.shutdown()
         self._server.server_close()
 

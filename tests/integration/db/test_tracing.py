@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from cli.preflight import listen
 from db import jobs, tracing
+from db.origins import origin_of
 from db.settings import Settings
-from db.traces import origin_of
 from db.tracing import Run
 from db.vocabulary import Verdict, WorkKind
 from tests.support.collector import Collector
