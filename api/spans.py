@@ -13,6 +13,7 @@ from typing import Final
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
+from api.metrics import METHODS
 from db import tracing
 from db.tracing import Span
 
@@ -25,16 +26,15 @@ def serving(scope: Scope, headers: Headers, request_id: str) -> Iterator[Span | 
     if not tracing.on() or scope["path"] in UNTRACED:
         yield None
         return
-    named = {"http.request.method": scope["method"], "kernelwright.request.id": request_id}
-    with tracing.span(scope["method"], named, kind="server", headers=headers) as span:
+    named = {"http.request.method": _method(scope) or "_OTHER", "kernelwright.request.id": request_id}
+    with tracing.span(_name(scope), named, kind="server", headers=headers) as span:
         yield span
 
 
 def answered(span: Span, scope: Scope, status: int) -> None:
     """The answer begins."""
     route = getattr(scope.get("route"), "path", None)
-    if route is not None:  # an address that leads nowhere stays out of the names: anybody can invent one
-        span.rename(f"{scope['method']} {route}")
+    span.rename(_name(scope, route))
     ids = scope.get("path_params", {})
     span.note(
         {
@@ -47,3 +47,13 @@ def answered(span: Span, scope: Scope, status: int) -> None:
     if status >= 500:
         span.fail(str(status))
     span.end()
+
+
+def _name(scope: Scope, route: str | None = None) -> str:
+    """Addresses that lead nowhere and unknown methods stay out of the names: anybody can invent one."""
+    method = _method(scope) or "HTTP"
+    return method if route is None else f"{method} {route}"
+
+
+def _method(scope: Scope) -> str | None:
+    return scope["method"] if scope["method"] in METHODS else None

@@ -65,10 +65,14 @@ def test_an_error_names_the_request_that_its_document_names(http: httpx2.Client,
     assert span.attributes["kernelwright.job.id"] == "job_none"
 
 
-def test_an_address_that_leads_nowhere_is_in_no_name(http: httpx2.Client, collector: Collector) -> None:
-    http.get("/invented?by=anybody")
+@pytest.mark.parametrize(("method", "name", "said"), [("GET", "GET", "GET"), ("PROPFIND", "HTTP", "_OTHER")])
+def test_what_anybody_can_invent_is_in_no_name(
+    http: httpx2.Client, collector: Collector, method: str, name: str, said: str
+) -> None:
+    http.request(method, "/invented?by=anybody")
     span = only(collector)
-    assert span.name == "GET" and "http.route" not in span.attributes
+    assert (span.name, span.attributes["http.request.method"]) == (name, said) and "http.route" not in span.attributes
+    assert b"PROPFIND" not in b"".join(collector.bodies)
     assert b"invented" not in b"".join(collector.bodies) and b"anybody" not in b"".join(collector.bodies)
 
 
