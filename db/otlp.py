@@ -79,11 +79,10 @@ class Tracer:
             contexts.detach(token)
             span.end()
 
-    def past(self, name: str, began_at: float, wall_s: float, attributes: Attributes) -> None:
+    def past(self, name: str, began_at: float, wall_s: float) -> None:
         """See `db.tracing.past`."""
         began_ns = int(began_at * 1e9)
         span = self._tracer.start_span(name, start_time=began_ns)
-        _Span(span).note(attributes)
         span.end(began_ns + int(wall_s * 1e9))
 
     def current(self) -> Span:
@@ -118,7 +117,7 @@ class Tracer:
         above = _W3C.extract({"traceparent": run.traceparent} if run.traceparent else {}, Context())
         parent = trace.get_current_span(above).get_span_context()
         trace_id = parent.trace_id if parent.is_valid else _number(run.job_id, 16)
-        links = [Link(_context(trace_id, _span_id(run, run.number - 1)))] if run.number > 1 else []
+        links = [_link(trace_id, _span_id(run, run.number - 1))] if run.number > 1 else []
         token = _ids.set((trace_id, _span_id(run, run.number)))
         try:
             return self._tracer.start_span(name, above, _KINDS[kind], links=links)
@@ -169,8 +168,8 @@ def _number(name: str, size: int) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:size])
 
 
-def _context(trace_id: int, span_id: int) -> SpanContext:
-    return SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+def _link(trace_id: int, span_id: int) -> Link:
+    return Link(SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED)))
 
 
 def _plain(value: Value) -> str | bool | int | float | list[str]:

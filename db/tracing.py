@@ -128,38 +128,39 @@ def span(
 
     An exception that leaves the block fails it, by its type alone.
     """
-    if _tracer is None:
+    tracer = _tracer  # once: another thread may stop it meanwhile
+    if tracer is None:
         yield _NOTHING
         return
-    with _tracer.span(name, attributes or {}, kind, headers, run) as opened:
+    with tracer.span(name, attributes or {}, kind, headers, run) as opened:
         yield opened
 
 
-def past(name: str, began_at: float, wall_s: float, attributes: Attributes | None = None) -> None:
+def past(name: str, began_at: float, wall_s: float) -> None:
     """A span of what is over already, from its numbers: seconds since the epoch, and how long it took."""
-    if _tracer is not None:
-        _tracer.past(name, began_at, wall_s, attributes or {})
+    if (tracer := _tracer) is not None:
+        tracer.past(name, began_at, wall_s)
 
 
 def note(attributes: Attributes) -> None:
     """Add attributes to the span that is open here."""
-    if _tracer is not None:
-        _tracer.current().note(attributes)
+    if (tracer := _tracer) is not None:
+        tracer.current().note(attributes)
 
 
 def fail(kind: str) -> None:
     """The span that is open here failed; `kind` as in `Span.fail`."""
-    if _tracer is not None:
-        _tracer.current().fail(kind)
+    if (tracer := _tracer) is not None:
+        tracer.current().fail(kind)
 
 
 def traceparent() -> str | None:
     """The span that is open here, as others continue it (W3C Trace Context)."""
-    return None if _tracer is None else _tracer.traceparent()
+    return None if (tracer := _tracer) is None else tracer.traceparent()
 
 
 def add_ids(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """A processor of structlog: `trace_id` and `span_id` of the span that is open here."""
-    if _tracer is not None:
-        event.update(_tracer.ids())
+    if (tracer := _tracer) is not None:
+        event.update(tracer.ids())
     return event

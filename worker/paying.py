@@ -55,7 +55,7 @@ def pay(
 
 def asked(model: str, ask: Callable[[], LlmCall]) -> LlmCall:
     """Ask the model; the call is counted, and is a span where traces are made."""
-    call = spans.asked(model, ask)
+    call = spans.traced_call(model, ask)
     metrics.called(
         call.model,
         error=call.error,

@@ -71,7 +71,7 @@ def judged(report: dict[str, Any]) -> None:
         tracing.past(phase["name"], phase["began_at"], phase["wall_s"])
 
 
-def asked(model: str, ask: Callable[[], LlmCall]) -> LlmCall:
+def traced_call(model: str, ask: Callable[[], LlmCall]) -> LlmCall:
     """Ask the model, in a span of its own."""
     named = {
         "gen_ai.operation.name": "chat",

@@ -87,7 +87,7 @@ class Evaluation:
     stages_s: dict[str, float] = field(default_factory=dict)
     """Where the time went: load (with builds), verify, provenance, time, profile; without waiting for the lease."""
     phases: list[Phase] = field(default_factory=list)
-    """The stages, and the life of the runner's process; for whoever asked, and stored by nobody."""
+    """The stages, and the life of the runner's process; workers do not store it."""
     build_s: float = 0.0
     wall_s: float = 0.0
     gpu_s: float = 0.0
