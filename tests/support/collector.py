@@ -128,7 +128,7 @@ class Collector:
         named = {span.trace_id for span in self.spans() if span.attributes.get("kernelwright.job.id") == job_id}
         return [span for span in self.spans() if span.trace_id in named]
 
-    def wait_for(self, enough: Callable[[], bool], patience_s: float = 10) -> None:
+    def wait_for(self, enough: Callable[[], bool], patience_s: float = 30) -> None:
         """Until enough has arrived, or fail the test with what has."""
         deadline = time.monotonic() + patience_s
         while not enough():

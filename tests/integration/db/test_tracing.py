@@ -147,7 +147,7 @@ with tracing.span("first"):
     pass
 time.sleep(3)  # the first batch has been tried, and tried again
 began = time.monotonic()
-for number in range(20_000):
+for number in range(5_000):
     with tracing.span("work", {"number": number}):
         pass
 busy_s = time.monotonic() - began
@@ -166,7 +166,7 @@ def test_a_dead_collector_is_one_warning_and_costs_no_time() -> None:
     (line,) = [json.loads(line) for line in done.stderr.splitlines()]
     assert (line["event"], line["level"], line["endpoint"]) == ("traces.not_sent", "warning", endpoint)
     assert "refused" in line["why"].lower() or "connection" in line["why"].lower()
-    assert busy_s < 10 and stop_s < 3
+    assert busy_s < 5 and stop_s < 5
 
 
 def test_log_lines_name_the_span(traced: Collector) -> None:
