@@ -10,6 +10,7 @@ import sys
 
 import uvicorn
 
+from db import tracing
 from db.settings import Settings, SettingsError, check_bind
 
 # Waiters are released at once; this is for the answers that are being written.
@@ -28,6 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
         settings = Settings()
         _ = settings.sqlalchemy_url, settings.broker_url
         check_bind(settings, chosen.host)
+        tracing.check(settings)
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")
         return 2

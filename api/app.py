@@ -47,6 +47,7 @@ from api.pages import site
 from api.shutdown import release_on_signal
 from api.store import Store
 from api.tails import Tails
+from db import tracing
 from db.logging import configure_logging
 from db.session import make_async_engine, make_async_sessions
 from db.settings import Settings, get_settings
@@ -72,10 +73,12 @@ def create_app(settings: Settings | None = None, *, ring: Ring | None = None) ->
 
     Raises:
         MissingDatabaseUrl: when it starts without a database to speak to.
+        TelemetryMissing: traces are asked for that cannot be made.
     """
     if settings is None:
         settings = get_settings()
         configure_logging(settings.log_level, settings.log_format)
+        tracing.start(settings, "kernelwright-api")
     chosen = settings
 
     @asynccontextmanager
@@ -84,6 +87,7 @@ def create_app(settings: Settings | None = None, *, ring: Ring | None = None) ->
             app.state.services = services
             with release_on_signal(services.feed):
                 yield
+        await asyncio.to_thread(tracing.stop)
 
     app = FastAPI(
         title="Kernelwright",
@@ -93,6 +97,8 @@ def create_app(settings: Settings | None = None, *, ring: Ring | None = None) ->
         lifespan=lifespan,
         responses=openapi.COMMON_RESPONSES,
         redirect_slashes=False,
+        # Traces are ours to make (`api.spans`): these would quote what was sent.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.metrics = metrics.ServiceMetrics(health.own_version())
     app.add_middleware(AccessMiddleware)

@@ -17,7 +17,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api import spans
 from api.errors import MEDIA_TYPE, ApiError, BodyTooLarge, Internal, NotJson
+from db.tracing import Span
 
 MAX_BODY_BYTES = 2 << 20
 """Room for a problem file of 1 MiB with every character escaped once, as JSON writes newlines and quotes."""
@@ -46,8 +48,9 @@ class FrontMiddleware:
             return
         request_id = _request_id(Headers(scope=scope))
         scope.setdefault("state", {})["request_id"] = request_id
-        exchange = _Exchange(scope, send, request_id)
-        with structlog.contextvars.bound_contextvars(request_id=request_id):
+        named = structlog.contextvars.bound_contextvars(request_id=request_id)
+        with named, spans.serving(scope, Headers(scope=scope), request_id) as span:
+            exchange = _Exchange(scope, send, request_id, span)
             try:
                 await self._serve(scope, self._limited(receive), exchange)
                 exchange.log()
@@ -86,13 +89,14 @@ class FrontMiddleware:
 class _Exchange:
     """One request and its answer: adds X-Request-Id, remembers the status."""
 
-    def __init__(self, scope: Scope, send: Send, request_id: str) -> None:
+    def __init__(self, scope: Scope, send: Send, request_id: str, span: Span | None) -> None:
         self.status: int | None = None
         self.answered_s: float | None = None
         """Until the answer began."""
         self._scope = scope
         self._send = send
         self._request_id = request_id
+        self._span = span
         self._began = time.perf_counter()
 
     async def send(self, message: Message) -> None:
@@ -103,6 +107,8 @@ class _Exchange:
             headers["X-Request-Id"] = self._request_id
             # Sources and logs are other people's text; no browser shall take them for a page.
             headers["X-Content-Type-Options"] = "nosniff"
+            if self._span is not None:
+                spans.answered(self._span, self._scope, message["status"])
         await self._send(message)
 
     async def answer(self, error: ApiError) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from cli.errors import CliError
+from db import tracing
 from db.settings import NoAuth, Settings, check_bind
 
 LEAST_FREE_BYTES = 512 * 1024**2
@@ -25,6 +26,12 @@ class AddressUnusable(CliError):
 
 
 class OpenToAll(CliError):
+    """{problem}"""
+
+    exit_code = 2
+
+
+class TracesUnmakeable(CliError):
     """{problem}"""
 
     exit_code = 2
@@ -82,6 +89,14 @@ def check_auth(host: str) -> None:
         check_bind(Settings(), host)
     except NoAuth as error:
         raise OpenToAll(problem=error) from error
+
+
+def check_traces() -> None:
+    """Raises TracesUnmakeable when an endpoint for traces is set and what sends them is not installed."""
+    try:
+        tracing.check(Settings())
+    except tracing.TelemetryMissing as error:
+        raise TracesUnmakeable(problem=error) from error
 
 
 def check_disk(home: Path) -> None:

@@ -31,7 +31,7 @@ from cli.embedded import EmbeddedPostgres, EmbeddedValkey
 from cli.embedded.home import log_folder, open_home, run_folder
 from cli.guard import guarded
 from cli.instance import Instance, InstanceLock
-from cli.preflight import check_auth, check_compiler, check_disk, check_packages, listen, url_of
+from cli.preflight import check_auth, check_compiler, check_disk, check_packages, check_traces, listen, url_of
 from cli.programs import Service, Step
 from cli.supervisor import StopRequested, Supervisor
 from db.settings import Settings
@@ -75,6 +75,7 @@ def up(
     lock = InstanceLock(home)
     lock.take()
     check_packages(_PACKAGES)
+    check_traces()
     check_compiler(chosen)
     check_disk(home)
     plan = _Plan(

@@ -17,7 +17,7 @@ from cli.deployment import Surroundings, counts_folder, exporter_program, parse_
 from cli.embedded.home import open_home, run_folder
 from cli.errors import CliError
 from cli.guard import guarded
-from cli.preflight import check_compiler, check_packages
+from cli.preflight import check_compiler, check_packages, check_traces
 from cli.programs import Service
 from cli.supervisor import StopRequested, Supervisor
 from cli.up import DATABASE_VARIABLE, DEFAULT_HOME, REDIS_VARIABLE, HomeOption
@@ -52,6 +52,7 @@ def worker(
         if not os.environ.get(variable):
             raise NoUrl(variable=variable)
     check_packages(("sqlalchemy", "psycopg", "celery", "redis"))
+    check_traces()
     check_compiler(chosen)
     gpus = find_gpus() if "gpu" in chosen else []
     if "gpu" in chosen and not gpus:

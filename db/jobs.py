@@ -13,7 +13,7 @@ from sqlalchemy import func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from db import events, ledger
+from db import events, ledger, tracing
 from db.admissions import ProblemRefused, current_admission, raise_if_refused
 from db.finishing import finish_job
 from db.ids import new_id
@@ -237,9 +237,11 @@ def _insert_job(session: Session, new: NewJob, admission: Admission | None) -> J
         admission_id=None if admission is None else admission.id,
         parent_id=new.parent_id,
         key_id=new.key_id,
+        traceparent=tracing.traceparent(),
     )
     session.add(job)
     session.flush()
+    tracing.note({"kernelwright.job.id": job.id})
     return job
 
 

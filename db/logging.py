@@ -4,7 +4,8 @@
     log.info("candidate.evaluated", verdict="ok", speedup=1.83)
 
 Lines of libraries (Celery, uvicorn, SQLAlchemy) go through the same renderer. Context variables bound with
-`structlog.contextvars.bound_contextvars(work_id=…)` are on every line inside.
+`structlog.contextvars.bound_contextvars(work_id=…)` are on every line inside, and where traces are made (`db.tracing`)
+the ids of the trace and of the span.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Final, Literal
 
 import structlog
 from structlog.typing import Processor
+
+from db.tracing import add_ids
 
 LogFormat = Literal["auto", "json", "console"]
 
@@ -53,6 +56,7 @@ def configure_logging(level: str = "INFO", format: LogFormat = "auto") -> None:
 def _shared() -> list[Processor]:
     return [
         structlog.contextvars.merge_contextvars,
+        add_ids,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),

@@ -169,6 +169,8 @@ class Job(Base):
     parent_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id"), index=True)
     key_id: Mapped[str | None] = mapped_column(ForeignKey("api_keys.id"))
     """The API key that it was submitted with, whose caps it shares with the key's other jobs."""
+    traceparent: Mapped[str | None]
+    """Of the request that submitted it (W3C Trace Context), for its work to continue; None: not traced."""
 
     __table_args__ = (
         one_of("state", JobState),

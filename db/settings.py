@@ -90,6 +90,9 @@ class Settings(BaseSettings):
     """What a scrape from another machine must send as a bearer token, to the API and to the workers' port. None: only
     scrapes from this machine are answered."""
 
+    otlp_endpoint: str = Field(default="", pattern=r"^$|^https?://\S+$")
+    """Where traces are sent, by OTLP over HTTP (`http://collector:4318`). Empty: nothing is traced."""
+
     webhook_allow: Annotated[tuple[IPv4Network | IPv6Network, ...], NoDecode] = ()
     """Networks of this site that webhooks may be sent to, by http too: `127.0.0.0/8,10.20.0.0/16`. None as it comes."""
 

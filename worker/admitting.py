@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from db import jobs, recovery
+from db import jobs, recovery, tracing
 from db.admitting import reuse_admission, store_admission
 from db.ledger import Claim
 from db.models import Problem
@@ -57,6 +57,7 @@ def admit(here: Runtime, claim: Claim) -> None:
             recovery.give_back(session, claim, failed, delay_s=INFRA_RETRY_S, count_attempt=False)
         log.warning("admission.returned", reason=failed)
         return
+    tracing.note({"kernelwright.verdict": report["verdict"]})
     with here.transaction() as session:
         store_admission(session, claim, judge_hash(), report)
     log.info("problem.examined", verdict=report["verdict"], reason=report.get("reason") or None, reused=False)

@@ -6,7 +6,7 @@ import structlog
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from db import budgets, candidates, certificates, decisions, events, jobs, ledger, workers
+from db import budgets, candidates, certificates, decisions, events, jobs, ledger, tracing, workers
 from db.candidates import NewCandidate
 from db.certificates import Step
 from db.finishing import end_search
@@ -44,6 +44,7 @@ def advance(here: Runtime, claim: Claim) -> None:
             new = [_new(expansion, job) for expansion in decision.expansions]
             ids = candidates.add_candidates(session, job, new)
             prepare_asks(session, ids, decision.expansions, here.settings.embedding_model)
+    tracing.note({"kernelwright.added": len(decision.expansions), "kernelwright.stop_reason": decision.stop_reason})
     log.info("job.advanced", added=len(decision.expansions), stop_reason=decision.stop_reason)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import structlog
 
-from db import events, jobs, ledger, recovery
+from db import events, jobs, ledger, recovery, tracing
 from db.certificates import store_certificate
 from db.ledger import Claim
 from db.models import Candidate
@@ -39,6 +39,7 @@ def certify(here: Runtime, claim: Claim) -> None:
             recovery.give_back(session, claim, reason, delay_s=INFRA_RETRY_S, count_attempt=False)
         log.warning("certificate.returned", reason=reason)
         return
+    tracing.note({"kernelwright.verdict": document["verdict"], "kernelwright.certified": document["certified"]})
     page = render(document)
     with here.transaction() as session:
         store_certificate(session, claim, document, page)

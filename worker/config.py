@@ -6,12 +6,14 @@ ever on a poisonous one, so neither is what recovers work; the ledger's leases a
 
 from __future__ import annotations
 
+from db import tracing
 from db.settings import get_settings
 from db.vocabulary import QUEUE_CONTROL
 from worker.client import HARD_LIMIT_S, transport_options
 
 REAP_EVERY_S = 5.0
 
+tracing.check(get_settings())
 broker_url = get_settings().broker_url
 broker_transport_options = transport_options()
 broker_connection_retry_on_startup = True

@@ -19,7 +19,7 @@ from search.requests.proposing import by_model
 from search.requests.understanding import Wish, understand
 from search.requests.writing import NoReference, Written, name_of, read_reference, reference_prompt
 from search.types import Target
-from worker.paying import count
+from worker.paying import asked
 from worker.runtime import Runtime
 
 log = structlog.get_logger(__name__)
@@ -78,8 +78,7 @@ def _written(here: Runtime, claimed: Draft, wish: Wish, target: Target) -> Writt
 def _call(here: Runtime, claimed: Draft, prompt: Prompt) -> LlmCall:
     with here.transaction() as session:
         requests.start_call(session, claimed)
-    call = LlmProposer().ask(claimed.model, prompt, CALL_S)
-    count(call)
+    call = asked(claimed.model, lambda: LlmProposer().ask(claimed.model, prompt, CALL_S))
     with here.transaction() as session:
         requests.book_call(session, claimed, _as_paid(call))
     return call

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import structlog
 
-from db import candidates, duplicates, events, jobs, ledger, recovery
+from db import candidates, duplicates, events, jobs, ledger, recovery, tracing
 from db.admissions import refusal
 from db.ledger import Claim
 from db.models import Candidate, Job
 from db.vocabulary import StopReason, Verdict
-from worker import metrics
+from worker import metrics, spans
 from worker.heartbeat import Lease
 from worker.judge.client import Judge, JudgeFailed
 from worker.judge.report import EvaluationRequest
@@ -52,6 +52,7 @@ def evaluate(here: Runtime, claim: Claim) -> None:
     lease.check()
     assert report is not None, "an interrupted lease has raised"
     metrics.evaluated(request.hardware, request.language, report)
+    spans.judged(report)
     if report["verdict"] == Verdict.INFRA_ERROR:
         _give_back(here, claim, str(report.get("reason")))
         return
@@ -71,7 +72,8 @@ def _twin(here: Runtime, claim: Claim, judge: Judge, request: EvaluationRequest)
 
     No device is used for it. Raises JudgeFailed.
     """
-    built = judge.fingerprint(request)
+    with tracing.span("build"):
+        built = judge.fingerprint(request)
     if built is None:
         return None
     with here.transaction() as session:

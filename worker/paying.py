@@ -12,7 +12,7 @@ from db import llm_calls
 from db.llm_calls import CallRecord
 from db.models import LlmCall as LlmCallRow
 from search.proposing import LlmCall
-from worker import metrics
+from worker import metrics, spans
 from worker.runtime import Runtime
 
 log = structlog.get_logger(__name__)
@@ -47,15 +47,15 @@ def pay(
         return paid
     with here.transaction() as session:
         call_id = llm_calls.start_call(session, candidate_id, key, model, keep=keep, request=request)
-    call = ask()
-    count(call)
+    call = asked(model, ask)
     with here.transaction() as session:
         llm_calls.finish_call(session, call_id, as_record(call))
     return call
 
 
-def count(call: LlmCall) -> None:
-    """Count the call for the metrics."""
+def asked(model: str, ask: Callable[[], LlmCall]) -> LlmCall:
+    """Ask the model; the call is counted, and is a span where traces are made."""
+    call = spans.traced_call(model, ask)
     metrics.called(
         call.model,
         error=call.error,
@@ -64,6 +64,7 @@ def count(call: LlmCall) -> None:
         tokens_out=call.tokens_out,
         cost_usd=call.cost_usd,
     )
+    return call
 
 
 def as_record(call: LlmCall) -> CallRecord:

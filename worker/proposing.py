@@ -7,7 +7,7 @@ from collections.abc import Callable
 import structlog
 from sqlalchemy.orm import Session
 
-from db import candidates, duplicates, events, ledger, recovery, tunings
+from db import candidates, duplicates, events, ledger, recovery, tracing, tunings
 from db.budgets import BudgetSpent
 from db.candidates import Proposed
 from db.ledger import Claim
@@ -39,6 +39,13 @@ def propose(here: Runtime, claim: Claim) -> None:
     """
     with here.transaction() as session:
         brief = read_brief(session, claim, here.settings.embedding_model)
+    tracing.note(
+        {
+            "kernelwright.operator": brief.request.operator,
+            "kernelwright.proposer": brief.proposer,
+            "kernelwright.model": brief.request.model,
+        }
+    )
     if brief.request.operator == Operator.TUNE and brief.proposer == Proposer.BUILTIN:
         _tune(here, claim, brief)
         return
@@ -142,6 +149,7 @@ def _store(
 
 def _count(brief: Brief, outcome: str) -> None:
     metrics.proposed(str(brief.request.operator), str(brief.proposer), outcome)
+    tracing.note({"kernelwright.proposal": outcome})
 
 
 def _near(session: Session, claim: Claim, brief: Brief, source: str) -> tuple[str, float] | None:

@@ -1,4 +1,4 @@
-"""What one worker process shares among its tasks: settings, database sessions, a judge. Made when first needed.
+"""What one worker process shares among its tasks: settings, database sessions, a judge, traces. Made when first needed.
 
 A pool that forks must not share connections between processes, so a fresh child calls `forget`.
 """
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from sqlalchemy.orm import Session
 
-from db import ledger
+from db import ledger, tracing
 from db.session import make_engine, make_sessions
 from db.settings import Settings, get_settings
 from worker import client
@@ -71,6 +71,8 @@ def current() -> Runtime:
     with _lock:
         if _current is None:
             owner, queues = _identity
+            # Here and not where the worker starts: what sends traces is a thread, which a fork would not take along.
+            tracing.start(get_settings(), "kernelwright-worker")
             _current = Runtime(get_settings(), owner, queues)
         return _current
 
@@ -89,3 +91,4 @@ def close() -> None:
     ended, _current = _current, None
     if ended is not None:
         ended.close()
+        tracing.stop()

@@ -13,10 +13,10 @@ from typing import Any, Final, ParamSpec
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from db import ledger, meanings, outbox, recovery, requests, workers
+from db import ledger, meanings, outbox, recovery, requests, tracing, workers
 from db.ledger import Claim, Fenced
 from db.vocabulary import QUEUE_LLM, WorkKind, WorkState
-from worker import client, metrics, runtime
+from worker import client, metrics, runtime, spans
 from worker.admitting import admit
 from worker.advancing import advance
 from worker.app import app
@@ -52,9 +52,8 @@ def serve(work_id: str) -> None:
     if claim is None:
         log.debug("doorbell.stale", work_id=work_id)
         return
-    with bound_contextvars(
-        work_id=claim.id, job_id=claim.job_id, candidate_id=claim.candidate_id, kind=claim.kind.value
-    ):
+    named = {"job_id": claim.job_id, "candidate_id": claim.candidate_id, "kind": claim.kind.value}
+    with bound_contextvars(work_id=claim.id, **named), spans.working(here, claim):
         work(here, claim)
 
 
@@ -64,6 +63,7 @@ def work(here: Runtime, claim: Claim) -> None:
     metrics.claimed(claim.queue, claim.kind.value)
     began_at = time.monotonic()
     outcome = "done"
+    failure: Exception | None = None
     try:
         HANDLERS[claim.kind](here, claim)
     except Fenced:
@@ -77,11 +77,12 @@ def work(here: Runtime, claim: Claim) -> None:
         with here.transaction() as session:
             ledger.finish(session, claim, state=WorkState.CANCELLED)
     except Exception as error:  # noqa: BLE001 - the task wrapper is one of the three boundaries
-        outcome = "failed"
+        outcome, failure = "failed", error
         log.exception("work.failed")
         _give_back(here, claim, error)
     finally:
         metrics.ended(claim.queue, claim.kind.value, outcome, time.monotonic() - began_at)
+        spans.ended(outcome, failure)
         _set_current(here, None)
 
 
@@ -149,7 +150,8 @@ def draft_task(request_id: str) -> None:
     # Needs litellm, which only the workers of the queue `llm` have.
     from worker.drafting import draft
 
-    with bound_contextvars(request_id=request_id):
+    named = {"kernelwright.request.id": request_id}
+    with bound_contextvars(request_id=request_id), tracing.span("draft", named, kind="consumer"):
         draft(runtime.current(), request_id)
 
 

@@ -25,6 +25,7 @@ from cli.embedded.valkey import EmbeddedValkey
 from cli.preflight import listen, url_of
 from cli.programs import Program
 from db.settings import Settings
+from tests.support.collector import Collector
 from tests.support.fake_openai import Answer, FakeOpenAI
 from tests.support.schema import migrate
 
@@ -51,6 +52,7 @@ class Deployment:
             stack.enter_context(self.postgres)
             stack.enter_context(self.valkey)
             migrate(self.postgres.url)
+            self.collector = stack.enter_context(Collector())
             self.database: Engine = create_engine(self.postgres.url, pool_pre_ping=True)
             stack.callback(self.database.dispose)
             stack.callback(self._stop_programs)
@@ -90,6 +92,7 @@ class Deployment:
             "KERNELWRIGHT_LLM_MODELS": str(self._models),
             "KERNELWRIGHT_WEBHOOK_ALLOW": "127.0.0.0/8",
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+            "KERNELWRIGHT_OTLP_ENDPOINT": self.collector.endpoint,
         }
 
     def _stop_programs(self) -> None:
@@ -165,6 +168,11 @@ class Deployment:
             job = self.client.job(job_id, wait_s=5, since_version=job["version"])
         return job
 
+    def log_lines(self, event: str) -> dict[str, list[dict[str, Any]]]:
+        """The lines of this event in each program's log that has any."""
+        found = {name: _lines(self.home / "logs" / f"{name}.log", event) for name in self.programs}
+        return {name: lines for name, lines in found.items() if lines}
+
     def wait_for_event(self, job_id: str, type: str) -> None:
         """Until the job's log has an event of this type."""
         until(lambda: type in self.event_types(job_id) or self._ended(job_id), f"{type} of {job_id}")
@@ -220,6 +228,11 @@ class Deployment:
     def _learning(self, job_id: str) -> bool:
         query = "SELECT 1 FROM work WHERE job_id = :id AND kind = 'learn' AND state IN ('queued', 'running')"
         return bool(self.rows(query, id=job_id))
+
+
+def _lines(log: Path, event: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+    return [line for line in lines if line.get("event") == event]
 
 
 def until(condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:

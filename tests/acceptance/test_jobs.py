@@ -62,6 +62,31 @@ def test_a_job_by_a_model_travels_from_a_rest_call_to_a_verified_kernel(deployme
     assert deployment.rows("SELECT problem_name FROM kernels WHERE job_id = :id", id=job["id"]) == [("rows",)]
     again = replayed(fetch(deployment.client, job["id"]))
     assert (again.differences, again.expansions, again.answers) == ([], 2, 2)
+    assert_traced(deployment, job["id"])
+
+
+def assert_traced(deployment: Deployment, job_id: str) -> None:
+    """From the request to the phases of a judgement it is one trace; and log lines lead to it."""
+    collector = deployment.collector
+    units = deployment.rows("SELECT kind, id FROM work WHERE job_id = :id AND state = 'done'", id=job_id)
+    works = {(kind, work_id) for kind, work_id in units}
+    collector.wait_for(lambda: len([s for s in collector.of_job(job_id) if s.kind == "consumer"]) >= len(works))
+    spans = collector.of_job(job_id)
+    (submission,) = [span for span in spans if span.name == "POST /v1/jobs"]
+    assert (submission.service, submission.parent_id) == ("kernelwright-api", "")
+    traced = [span for span in spans if span.kind == "consumer"]
+    assert {(span.name, span.attributes["kernelwright.work.id"]) for span in traced} == works
+    assert all((span.service, span.parent_id) == ("kernelwright-worker", submission.span_id) for span in traced)
+    right = next(span for span in traced if span.attributes.get("kernelwright.verdict") == "ok")
+    assert right.attributes["kernelwright.speedup"] > 0
+    phases = {span.name for span in spans if span.parent_id == right.span_id}
+    assert phases >= {"build", "runner", "load", "verify", "time", "profile"}
+    asked = [span for span in spans if span.name == f"chat {MODEL}"]
+    proposed = {span.span_id for span in traced if span.name == "propose"}
+    assert len(asked) == 2 and {span.parent_id for span in asked} == proposed
+    lines = [line for found in deployment.log_lines("candidate.evaluated").values() for line in found]
+    assert right.span_id in {line["span_id"] for line in lines if line.get("trace_id") == right.trace_id}
+    assert not any(text in body for body in collector.bodies for text in (b"softmax(x", b"class Model", b"sk-none"))
 
 
 def test_whatever_a_model_answers_nothing_is_lost_and_every_answer_is_paid_for_once(deployment: Deployment) -> None:
@@ -214,3 +239,19 @@ def test_a_wall_clock_that_runs_out_ends_the_job_though_nothing_happens(deployme
         )
         ended = deployment.finished(job["id"])
     assert (ended["state"], ended["stop_reason"]) == ("failed", "budget_wall")
+
+
+def test_a_collector_that_is_away_costs_a_line_and_nothing_else(deployment: Deployment) -> None:
+    def said(event: str) -> dict[str, int]:
+        return {name: len(lines) for name, lines in deployment.log_lines(event).items()}
+
+    assert said("traces.not_sent") == {}
+    with deployment.collector.away(), deployment.model(*wrong(1)):
+        job = deployment.client.submit(body(1, models=[MODEL], problem=OWN))
+        ended = deployment.finished(job["id"])
+        assert ended["progress"]["verdicts"]["incorrect"] == 1
+        deployment.assert_sound(job["id"])
+        everybody = {"api": 1, "worker-control": 1, "worker-llm": 1, "worker-cpu": 1}
+        until(lambda: said("traces.not_sent") == everybody, "each process has said so", patience_s=30)
+    until(lambda: "api" in said("traces.sent_again"), "traces are sent again", patience_s=20)
+    assert said("traces.not_sent") == everybody

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.acceptance.rig import MODEL, Deployment, body, until
+from tests.support.collector import Seen
 from tests.support.fake_openai import Answer
 from tests.support.ledger import PROBLEM
 from tests.support.receiver import Receiver
@@ -40,6 +41,24 @@ def test_a_killed_evaluator(deployment: Deployment) -> None:
         ended = deployment.finished(job["id"])
     assert ended["progress"]["verdicts"]["incorrect"] == 2
     deployment.assert_sound(job["id"])
+    assert_only_open_spans_are_missing(deployment, job["id"])
+
+
+def assert_only_open_spans_are_missing(deployment: Deployment, job_id: str) -> None:
+    """The run that was killed is no span; the one after it is, and leads to where the first one was."""
+    query = "SELECT id, attempt FROM work WHERE job_id = :id AND state = 'done'"
+    done = dict(deployment.rows(query, id=job_id))
+
+    def seen() -> dict[str, Seen]:
+        spans = deployment.collector.of_job(job_id)
+        return {span.attributes["kernelwright.work.id"]: span for span in spans if span.kind == "consumer"}
+
+    deployment.collector.wait_for(lambda: seen().keys() >= done.keys())
+    attempts = {work_id: span.attributes["kernelwright.work.attempt"] for work_id, span in seen().items()}
+    assert attempts == done
+    again = [span for span in seen().values() if span.links]
+    assert {span.attributes["kernelwright.work.id"] for span in again} == {id for id in done if done[id] > 1} != set()
+    assert not {link for span in again for link in span.links} & {span.span_id for span in deployment.collector.spans()}
 
 
 @pytest.mark.exhaustive

@@ -169,7 +169,7 @@ class Referee:
     def _judge(
         self, request: EvaluationRequest, exhibits: Exhibits, evaluation: Evaluation, profiler: Profiler | None
     ) -> None:
-        with self._runner() as runner:
+        with evaluation.phase("runner"), self._runner() as runner:
             trial = Trial(runner, request, exhibits, self.device, _secret_rng(), evaluation)
             with closing(trial):
                 self._verify(trial)
@@ -230,13 +230,14 @@ class Referee:
         """A Triton candidate without its GPU: values in the interpreter on the smallest workload, then an
         ahead-of-time build for the target's architecture. Never timed, and the reason says so."""
         exhibit = exhibits.workloads[0]
-        with self._candidate_bench(exhibits, request, {"op": "interpret"}) as bench:
+        with evaluation.phase("runner"), self._candidate_bench(exhibits, request, {"op": "interpret"}) as bench:
             trial = Trial(bench.runner, request, exhibits, self.device, _secret_rng(), evaluation)
             for number, case in enumerate(bench.cases):
                 bench.write(number, number)
                 judge_case(trial, exhibit.name, case, bench.run(SUBJECT, number, FIRST_RUN_LIMIT_S["triton"]))
         arch = ahead.arch_of(request.hardware)
-        with self._candidate_bench(exhibits, request, {"op": "record", "arch": arch}) as bench:
+        recorded = {"op": "record", "arch": arch}
+        with evaluation.phase("runner"), self._candidate_bench(exhibits, request, recorded) as bench:
             bench.write(0, 0)
             built = ahead.built_kernels(bench, SUBJECT, arch)
         evaluation.checks.append(built)

@@ -54,6 +54,16 @@ class WorkloadTiming:
     """Of the speed of light: sol_us over latency_us."""
 
 
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """When something was done, for a timeline."""
+
+    name: str
+    began_at: float
+    """Seconds since the epoch."""
+    wall_s: float
+
+
 @dataclass(slots=True)
 class Evaluation:
     """Everything found about one candidate; `to_json` is the report."""
@@ -76,6 +86,8 @@ class Evaluation:
     profile: dict[str, Any] = field(default_factory=dict)
     stages_s: dict[str, float] = field(default_factory=dict)
     """Where the time went: load (with builds), verify, provenance, time, profile; without waiting for the lease."""
+    phases: list[Phase] = field(default_factory=list)
+    """The stages, and the life of the runner's process; workers do not store it."""
     build_s: float = 0.0
     wall_s: float = 0.0
     gpu_s: float = 0.0
@@ -88,8 +100,17 @@ class Evaluation:
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Note how long this takes, also when it ends in a fault."""
-        started = time.monotonic()
+        try:
+            with self.phase(name):
+                yield
+        finally:
+            self.stages_s[name] = self.phases[-1].wall_s
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Note when this was and how long it took, also when it ends in a fault."""
+        began_at, started = time.time(), time.monotonic()
         try:
             yield
         finally:
-            self.stages_s[name] = time.monotonic() - started
+            self.phases.append(Phase(name, began_at, time.monotonic() - started))

@@ -136,7 +136,7 @@ def test_settings_exist(dockerfile: Path) -> None:
 def test_the_api_image_has_neither_torch_nor_models_nor_a_private_database() -> None:
     installed = [arguments for arguments in arguments_of(API, "RUN") if "pip install" in arguments]
     assert len(installed) == 1
-    assert shlex.split(installed[0])[-3:] == ["-c", "requirements/lock.txt", ".[api]"]
+    assert shlex.split(installed[0])[-3:] == ["-c", "requirements/lock.txt", ".[api,telemetry]"]
 
 
 def test_litellm_comes_by_its_hash_and_first() -> None:

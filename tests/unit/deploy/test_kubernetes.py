@@ -60,6 +60,7 @@ def test_each_pod_is_what_it_says() -> None:
         assert settings_among(env) <= KNOWN_SETTINGS and settings_among(env) == set(env)
         if container["command"][0] == "kernelwright":
             assert container["command"][1] in COMMANDS
+        assert ("KERNELWRIGHT_OTLP_ENDPOINT" in env) is (name != "kernelwright-migrate")
         if container["command"] == ["kernelwright", "worker"]:
             (queue,) = parse_queues(env["KERNELWRIGHT_QUEUES"]["value"])
             assert queue == name.removeprefix("kernelwright-").partition("-")[0]
@@ -132,7 +133,7 @@ def egress_of(namespace: str, labels: dict[str, str]) -> list[dict[str, Any]]:
     ]
 
 
-def test_only_models_and_webhooks_go_out_and_the_rest_reach_names_database_and_broker() -> None:
+def test_only_models_and_webhooks_go_out_and_the_rest_reach_names_database_broker_and_collector() -> None:
     for namespace in ("kernelwright", "kernelwright-candidates"):
         denied = of_kind("NetworkPolicy")[namespace, "nothing"]
         assert denied == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
@@ -143,7 +144,7 @@ def test_only_models_and_webhooks_go_out_and_the_rest_reach_names_database_and_b
         rules = egress_of(resource["metadata"]["namespace"], labels)
         ports = {(port["protocol"], port["port"]) for rule in rules for port in rule["ports"]}
         outside = [peer for rule in rules for peer in rule["to"] if "ipBlock" in peer]
-        store = {("UDP", 53), ("TCP", 53), ("TCP", 5432), ("TCP", 6379)}
+        store = {("UDP", 53), ("TCP", 53), ("TCP", 5432), ("TCP", 6379), ("TCP", 4318)}
         if labels["part"] in ("llm", "control"):
             assert ports == store | {("TCP", 443)} and "10.0.0.0/8" in outside[0]["ipBlock"]["except"]
         else:

@@ -13,4 +13,7 @@ def test_a_stage_is_noted_also_when_it_ends_in_a_fault() -> None:
         pass
     with pytest.raises(ValueError, match="wrong"), evaluation.stage("verify"):
         raise ValueError("wrong")
-    assert list(evaluation.to_json()["stages_s"]) == ["load", "verify"]
+    report = evaluation.to_json()
+    assert list(report["stages_s"]) == ["load", "verify"]
+    assert {each["name"]: each["wall_s"] for each in report["phases"]} == report["stages_s"]
+    assert report["phases"][0]["began_at"] <= report["phases"][1]["began_at"]
