@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar
 import typer
 
 from cli import record, show
-from cli.client import TERMINAL_STATES, CandidateDetail, Client
+from cli.client import TERMINAL_STATES, CandidateDetail, Client, Judging
 from cli.errors import CliError
 from cli.service import DEFAULT_URL, JsonOption, UnusableInput, UrlOption, service
 from search.replay import Recording, Replayed, replayed
@@ -87,10 +87,10 @@ def fetch(client: Client, job_id: str) -> Recording:
     ended = client.job(job_id)["state"] in TERMINAL_STATES
     # The decisions first: what a running job adds meanwhile is then newer than all of them.
     decisions = record.decisions(client, job_id)
-    events, nodes = record.events(client, job_id), record.tree(client, job_id)
+    events, nodes = record.events(client, job_id), client.tree(job_id)["nodes"]
     proposals = record.proposals(client, job_id)
     return Recording(
-        problem_source=record.judging(client, job_id)["problem"]["source"],
+        problem_source=client.judging(job_id)["problem"]["source"],
         decisions=decisions,
         events=events,
         nodes=nodes,
@@ -120,7 +120,7 @@ def _show_search(job_id: str, found: Replayed, *, as_json: bool) -> None:
 def _replay_candidate(candidate_id: str, url: str, home: Path, sandbox: str, *, as_json: bool) -> bool:
     with service(url) as client:
         stored = client.candidate(candidate_id)
-        asked = record.judging(client, stored["job_id"])
+        asked = client.judging(stored["job_id"])
     if stored["source"] is None:
         why = f" ({stored['failure']})" if stored["failure"] else ""
         raise NothingToJudge(candidate=candidate_id, state=stored["state"], why=why)
@@ -134,7 +134,7 @@ def _replay_candidate(candidate_id: str, url: str, home: Path, sandbox: str, *, 
     return bool(report["verdict"] == stored["verdict"])
 
 
-def _judge(stored: CandidateDetail, source: str, asked: record.Judging, home: Path, sandbox: str) -> dict[str, Any]:
+def _judge(stored: CandidateDetail, source: str, asked: Judging, home: Path, sandbox: str) -> dict[str, Any]:
     # Only here: replaying a search needs no torch.
     from problems.catalog import ProblemError
     from worker.judge.client import Judge, JudgeOptions

@@ -14,8 +14,8 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from cli import outside, show
-from cli.client import ApiError
+from cli import show
+from cli.client import ApiError, Told
 from cli.service import DEFAULT_URL, JobArgument, JsonOption, UnusableInput, UrlOption, service
 
 Limit = Annotated[int, typer.Option("--limit", min=1, max=64, help="At most so many questions.")]
@@ -50,7 +50,7 @@ def ask(
     if out is not None:
         _check_folder(out)  # before anything is leased
     with service(url) as client:
-        questions = outside.ask(client, job, limit=limit, lease_s=lease_s, agent=agent)
+        questions = client.ask(job, limit=limit, lease_s=lease_s, agent=agent)
     lines = [text.dumps(question, ensure_ascii=False) for question in questions]
     if out is None:
         for line in lines:
@@ -78,7 +78,7 @@ def tell(
         for each in said:
             words = ({"agent": agent} if agent else {}) | each.said
             try:
-                told = outside.tell(client, job, each.candidate_id, each.token, **words)
+                told = client.tell(job, each.candidate_id, each.token, **words)
             except ApiError as error:
                 if error.status >= _SERVER_FAULT:
                     raise
@@ -90,7 +90,7 @@ def tell(
         raise typer.Exit(_REFUSED)
 
 
-def _show(told: outside.Told, *, as_json: bool) -> None:
+def _show(told: Told, *, as_json: bool) -> None:
     if as_json:
         show.put_json(told)
     elif told["accepted"]:

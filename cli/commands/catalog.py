@@ -7,11 +7,12 @@ from typing import Annotated
 import typer
 
 from cli import show
+from cli.client import Language
 from cli.service import DEFAULT_URL, JsonOption, UrlOption, service
 
 Name = Annotated[str, typer.Argument(metavar="PROBLEM", help="The name of a problem, bundled or your own.")]
 Hardware = Annotated[str | None, typer.Option("--hardware", help="Only on this: cpu, nvidia-h100, ...")]
-KernelLanguage = Annotated[str | None, typer.Option("--language", help="Only in this: cpp, triton, cuda.")]
+KernelLanguage = Annotated[Language | None, typer.Option("--language", help="Only in this.")]
 
 
 def problems(url: UrlOption = DEFAULT_URL, json: JsonOption = False) -> None:

@@ -103,7 +103,8 @@ def _settled(client: Client, made: PlainRequest) -> PlainRequest:
 
 
 def _show(made: PlainRequest) -> None:
-    proposal = made["proposal"] or {}
+    proposal = made["proposal"]
+    assert proposal is not None  # `_settled` let it through
     target = proposal["job"]["target"]
     show.note(proposal["source"])
     show.note(f"{proposal['problem']['name']} on {target['hardware']}:{target['language']}, by the {proposal['by']}")
