@@ -9,17 +9,16 @@ for a file that is no problem.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import typer
 
 from cli.errors import CliError
-from cli.evaluate import UnusableInput, find_problem
+from cli.evaluate import UnusableInput, find_problem, local_judge
 from cli.show import put_json
 from problems.catalog import ProblemError
-from worker.judge.client import Judge, JudgeFailed, JudgeOptions
+from worker.judge.client import JudgeFailed
 from worker.judge.reference.domains import InferredDomain
 from worker.judge.reference.findings import REFUSED, Admission, FamilyFinding
 from worker.judge.verdict import ReferenceFailed
@@ -42,8 +41,7 @@ def admit(
 ) -> None:
     """Examine a problem on this machine: its domains, its families of inputs, and the wrong answers that would pass."""
     source, name = find_problem(problem)
-    folder = home or Path(os.environ.get("KERNELWRIGHT_HOME", Path.home() / ".kernelwright"))
-    with Judge(JudgeOptions(home=folder, hardware=target, minimum_sandbox=sandbox)) as judge:
+    with local_judge(home, target, sandbox) as judge:
         try:
             report = judge.admit(source, name)
         except (ReferenceFailed, ProblemError) as refused:

@@ -9,16 +9,14 @@ certified, 3 when it is not, 1 when the machine failed, 2 for input that cannot 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from cli.evaluate import UnusableInput, check_target, find_problem, read_source
+from cli.evaluate import UnusableInput, check_target, find_problem, local_judge, read_source
 from problems.catalog import ProblemError
 from worker.judge.certificate.render import render
-from worker.judge.client import Judge, JudgeOptions
 from worker.judge.report import EvaluationRequest
 from worker.judge.verdict import ReferenceFailed
 
@@ -40,8 +38,7 @@ def certify(
     if not file.is_file():
         raise UnusableInput(what=f"{file}: no such file")
     request = EvaluationRequest(str(file), read_source(file), name, source, target, language)
-    folder = home or Path(os.environ.get("KERNELWRIGHT_HOME", Path.home() / ".kernelwright"))
-    with Judge(JudgeOptions(home=folder, hardware=target, minimum_sandbox=sandbox)) as judge:
+    with local_judge(home, target, sandbox) as judge:
         try:
             document = judge.certify(request)
         except (ReferenceFailed, ProblemError) as refused:

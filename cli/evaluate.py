@@ -18,6 +18,7 @@ from typing import Annotated, Any, ClassVar
 
 import typer
 
+from cli import logs
 from cli.errors import CliError
 from cli.show import interval, latency, put_json, speedup
 from problems.catalog import ProblemError, bundled, outline
@@ -61,9 +62,8 @@ def evaluate(
     submissions = [*_from_files(files or []), *(_from_jsonl(candidates) if candidates else [])]
     if not submissions:
         raise UnusableInput(what="nothing to judge: name candidate files, or --candidates FILE.jsonl")
-    folder = home or Path(os.environ.get("KERNELWRIGHT_HOME", Path.home() / ".kernelwright"))
     failed = False
-    with Judge(JudgeOptions(home=folder, hardware=target, minimum_sandbox=sandbox)) as judge:
+    with local_judge(home, target, sandbox) as judge:
         for submission in submissions:
             request = EvaluationRequest(submission.name, submission.source, name, source, target, language)
             try:
@@ -74,6 +74,13 @@ def evaluate(
             _print(report, as_json=as_json)
     if failed:
         raise typer.Exit(1)
+
+
+def local_judge(home: Path | None, hardware: str, sandbox: str) -> Judge:
+    """A judge of this machine, whose log lines stay away from stdout."""
+    logs.to_stderr()
+    folder = home or Path(os.environ.get("KERNELWRIGHT_HOME", Path.home() / ".kernelwright"))
+    return Judge(JudgeOptions(home=folder, hardware=hardware, minimum_sandbox=sandbox))
 
 
 def find_problem(given: str) -> tuple[str, str]:

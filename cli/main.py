@@ -20,7 +20,7 @@ _SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 class MissingPackage(CliError):
     """`kernelwright {command}` needs the Python package {package}, which is not installed: pip install
-    'kernelwright[all]' (or one of its extras: api, llm, gpu, embedded)."""
+    'kernelwright[all]' (or one of its extras: api, llm, gpu, embedded, mcp)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,7 @@ COMMANDS = {
     "worker": _Lazy("cli.worker:worker", "Run workers against a Postgres and a Redis of your own."),
     "keys": _Lazy("cli.keys:keys", "List API keys; make, change, rotate or revoke one."),
     "audit": _Lazy("cli.commands.audit:audit", "Read who submitted, cancelled and changed what."),
+    "mcp": _Lazy("cli.mcp.command:mcp", "Serve the service's tools to a coding agent (Model Context Protocol)."),
     "migrate": _Lazy("cli.migrate:migrate", "Bring the database's schema up to date."),
     "health": _Lazy("cli.health:health", "Say whether this machine's workers live, for a container's health check."),
     "doctor": _Lazy("cli.doctor:doctor", "Say what this machine has and what it lacks."),

@@ -9,7 +9,6 @@ shown side by side.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -62,8 +61,7 @@ def replay(
     if job is not None:
         same = _replay_job(job, url, as_json=json)
     else:
-        folder = home or Path(os.environ.get("KERNELWRIGHT_HOME", Path.home() / ".kernelwright"))
-        same = _replay_candidate(str(candidate), url, folder, sandbox, as_json=json)
+        same = _replay_candidate(str(candidate), url, home, sandbox, as_json=json)
     if not same:
         raise typer.Exit(_DIFFERENT)
 
@@ -117,7 +115,7 @@ def _show_search(job_id: str, found: Replayed, *, as_json: bool) -> None:
         show.note(f"{job_id}: {went}; all the same")
 
 
-def _replay_candidate(candidate_id: str, url: str, home: Path, sandbox: str, *, as_json: bool) -> bool:
+def _replay_candidate(candidate_id: str, url: str, home: Path | None, sandbox: str, *, as_json: bool) -> bool:
     with service(url) as client:
         stored = client.candidate(candidate_id)
         asked = client.judging(stored["job_id"])
@@ -134,10 +132,10 @@ def _replay_candidate(candidate_id: str, url: str, home: Path, sandbox: str, *, 
     return bool(report["verdict"] == stored["verdict"])
 
 
-def _judge(stored: CandidateDetail, source: str, asked: Judging, home: Path, sandbox: str) -> dict[str, Any]:
+def _judge(stored: CandidateDetail, source: str, asked: Judging, home: Path | None, sandbox: str) -> dict[str, Any]:
     # Only here: replaying a search needs no torch.
+    from cli.evaluate import local_judge
     from problems.catalog import ProblemError
-    from worker.judge.client import Judge, JudgeOptions
     from worker.judge.report import EvaluationRequest
     from worker.judge.verdict import ReferenceFailed
 
@@ -152,7 +150,7 @@ def _judge(stored: CandidateDetail, source: str, asked: Judging, home: Path, san
         seed=asked["seed"] or 0,
         own_kernel_share=asked["own_kernel_share"],
     )
-    with Judge(JudgeOptions(home=home, hardware=target["hardware"], minimum_sandbox=sandbox)) as judge:
+    with local_judge(home, target["hardware"], sandbox) as judge:
         try:
             return judge.evaluate(request)
         except (ReferenceFailed, ProblemError) as refused:
