@@ -18,13 +18,27 @@ from typing import Annotated, Any, ClassVar
 
 import typer
 
-from cli import logs
+from cli import completion, logs
 from cli.errors import CliError
 from cli.show import interval, latency, put_json, speedup
 from problems.catalog import ProblemError, bundled, outline
 from worker.judge.client import Judge, JudgeOptions
 from worker.judge.report import EvaluationRequest
 from worker.judge.verdict import ReferenceFailed
+
+Problem = Annotated[
+    str,
+    typer.Option(help="A KernelBench-style file, or a bundled problem's name.", autocompletion=completion.problems),
+]
+Hardware = Annotated[
+    str, typer.Option(help="`cpu`, or a GPU such as `nvidia-h100`.", autocompletion=completion.hardware)
+]
+KernelLanguage = Annotated[str, typer.Option(help="cpp (cpu), triton, cuda.", autocompletion=completion.languages)]
+Home = Annotated[Path | None, typer.Option(help="Folder for caches. Default: $KERNELWRIGHT_HOME.")]
+Sandbox = Annotated[
+    str,
+    typer.Option(help="Weakest sandbox accepted: namespaces, landlock, process.", autocompletion=completion.sandboxes),
+]
 
 _FIELDS = ("candidate", "verdict", "reason", "checks", "timed", "latency_us", "baselines_us", "baseline", "speedup",
            "speedups", "ci95", "workloads", "profile", "stages_s", "build_s", "wall_s", "gpu_s", "environment",
@@ -48,13 +62,13 @@ class Submission:
 
 def evaluate(
     files: Annotated[list[Path] | None, typer.Argument(metavar="[CANDIDATE.py]...", show_default=False)] = None,
-    problem: Annotated[str, typer.Option(help="A KernelBench-style file, or a bundled problem's name.")] = "",
-    target: Annotated[str, typer.Option(help="`cpu`, or a GPU such as `nvidia-h100`.")] = "cpu",
-    language: Annotated[str, typer.Option(help="cpp (cpu), triton, cuda.")] = "cpp",
+    problem: Problem = "",
+    target: Hardware = "cpu",
+    language: KernelLanguage = "cpp",
     candidates: Annotated[Path | None, typer.Option(help="A JSONL file of {candidate, source}.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-    home: Annotated[Path | None, typer.Option(help="Folder for caches. Default: $KERNELWRIGHT_HOME.")] = None,
-    sandbox: Annotated[str, typer.Option(help="Weakest sandbox accepted: namespaces, landlock, process.")] = "process",
+    home: Home = None,
+    sandbox: Sandbox = "process",
 ) -> None:
     """Judge candidates on this machine and print what was found."""
     source, name = find_problem(problem)

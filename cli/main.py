@@ -1,7 +1,7 @@
 """The `kernelwright` command. Each subcommand's module is imported only when that subcommand runs.
 
 So `kernelwright evaluate` needs nothing but torch, and `kernelwright submit` on a laptop needs neither torch nor a
-database driver: keep this module free of imports of ours.
+database driver: keep this module free of imports of ours beside errors and examples.
 """
 
 from __future__ import annotations
@@ -9,11 +9,16 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import cast
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
 from cli.errors import CliError
+from cli.examples import EXAMPLES, EXIT_CODES
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 
@@ -34,8 +39,9 @@ class _Lazy:
         """The command itself, its module imported. Raises MissingPackage when that cannot be done here."""
         module, _, function = self.place.partition(":")
         command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings=_SETTINGS)
+        example = f"Example: {EXAMPLES[name]}" if name in EXAMPLES else None
         try:
-            command.command(name)(getattr(importlib.import_module(module), function))
+            command.command(name, epilog=example)(getattr(importlib.import_module(module), function))
         except ModuleNotFoundError as error:
             raise MissingPackage(command=name, package=error.name) from error
         return command
@@ -80,10 +86,21 @@ COMMANDS = {
 }
 
 
+class _Commands(TyperGroup):
+    """The commands; a shell that completes the arguments of one gets the real one, with its options."""
+
+    def get_command(self, context: typer.Context, name: str) -> TyperCommand | None:  # type: ignore[override]
+        if context.resilient_parsing and name in COMMANDS:
+            with suppress(MissingPackage):
+                return cast(TyperCommand, get_command(COMMANDS[name].load(name)))
+        return cast(TyperCommand | None, super().get_command(context, name))
+
+
 app = typer.Typer(
+    cls=_Commands,
     help="Kernelwright searches for a faster kernel for a PyTorch operation, and believes only its judge.",
+    epilog="Exit status: " + ", ".join(f"{code} {meaning.partition(':')[0]}" for code, meaning in EXIT_CODES.items()),
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings=_SETTINGS,
 )
@@ -126,7 +143,7 @@ for _name, _lazy in COMMANDS.items():
 def main() -> None:
     """Entry point: a CliError becomes one sentence on stderr and its exit code."""
     try:
-        app()
+        app(prog_name="kernelwright")
     except CliError as error:
         typer.echo(f"kernelwright: {error}", err=True)
         sys.exit(error.exit_code)

@@ -14,16 +14,22 @@ from typing import Annotated, Any, ClassVar
 
 import typer
 
-from cli import record, show
+from cli import completion, record, show
 from cli.client import TERMINAL_STATES, CandidateDetail, Client, Judging
 from cli.errors import CliError
 from cli.service import DEFAULT_URL, JsonOption, UnusableInput, UrlOption, service
 from search.replay import Recording, Replayed, replayed
 
 CandidateArgument = Annotated[str | None, typer.Argument(metavar="[CANDIDATE]", help="The id of one, cand_… .")]
-JobOption = Annotated[str | None, typer.Option("--job", metavar="JOB", help="Replay the search of this job instead.")]
+JobOption = Annotated[
+    str | None,
+    typer.Option("--job", metavar="JOB", help="Replay the search of this job instead.", autocompletion=completion.jobs),
+]
 Home = Annotated[Path | None, typer.Option(help="Folder for caches. Default: $KERNELWRIGHT_HOME.")]
-Sandbox = Annotated[str, typer.Option(help="Weakest sandbox accepted: namespaces, landlock, process.")]
+Sandbox = Annotated[
+    str,
+    typer.Option(help="Weakest sandbox accepted: namespaces, landlock, process.", autocompletion=completion.sandboxes),
+]
 
 _DIFFERENT = 1
 

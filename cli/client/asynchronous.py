@@ -44,15 +44,16 @@ class AsyncClient(JobCalls, AskingCalls, RecordCalls, KnowledgeCalls, ServiceCal
         key: str | None = None,
         *,
         retry: Retry | None = None,
+        timeout_s: float = TIMEOUT_S,
         transport: httpx2.AsyncBaseTransport | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Coroutine[Any, Any, None]] = asyncio.sleep,
     ) -> None:
         self.base_url = base_url.rstrip("/")
-        self._retry = retry or Retry()
+        self._retry, self._timeout_s = retry or Retry(), timeout_s
         self._clock, self._sleep = clock, sleep
         self._http = httpx2.AsyncClient(
-            base_url=self.base_url, headers=headers_of(key), timeout=TIMEOUT_S, transport=transport
+            base_url=self.base_url, headers=headers_of(key), timeout=timeout_s, transport=transport
         )
 
     async def __aenter__(self) -> Self:
@@ -72,7 +73,7 @@ class AsyncClient(JobCalls, AskingCalls, RecordCalls, KnowledgeCalls, ServiceCal
         attempts = Attempts(self._retry, call)
         while True:
             try:
-                outcome: Outcome = await self._http.request(call.method, call.path, **call.options(TIMEOUT_S))
+                outcome: Outcome = await self._http.request(call.method, call.path, **call.options(self._timeout_s))
             except httpx2.TransportError as broken:
                 outcome = broken
             pause_s = attempts.pause_s(outcome)

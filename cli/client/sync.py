@@ -39,15 +39,16 @@ class Client(JobCalls, AskingCalls, RecordCalls, KnowledgeCalls, ServiceCalls, B
         key: str | None = None,
         *,
         retry: Retry | None = None,
+        timeout_s: float = TIMEOUT_S,
         transport: httpx2.BaseTransport | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.base_url = base_url.rstrip("/")
-        self._retry = retry or Retry()
+        self._retry, self._timeout_s = retry or Retry(), timeout_s
         self._clock, self._sleep = clock, sleep
         self._http = httpx2.Client(
-            base_url=self.base_url, headers=headers_of(key), timeout=TIMEOUT_S, transport=transport
+            base_url=self.base_url, headers=headers_of(key), timeout=timeout_s, transport=transport
         )
 
     def __enter__(self) -> Self:
@@ -67,7 +68,7 @@ class Client(JobCalls, AskingCalls, RecordCalls, KnowledgeCalls, ServiceCalls, B
         attempts = Attempts(self._retry, call)
         while True:
             try:
-                outcome: Outcome = self._http.request(call.method, call.path, **call.options(TIMEOUT_S))
+                outcome: Outcome = self._http.request(call.method, call.path, **call.options(self._timeout_s))
             except httpx2.TransportError as broken:
                 outcome = broken
             pause_s = attempts.pause_s(outcome)

@@ -24,6 +24,8 @@ AgentOption = Annotated[str | None, typer.Option("--agent", help="Who asks; it i
 Out = Annotated[Path | None, typer.Option("--out", metavar="FILE.jsonl", help="Write them to this file.")]
 Answers = Annotated[Path, typer.Argument(metavar="FILE.jsonl", help="Answers, one JSON object a line; - is stdin.")]
 
+AsEver = Annotated[bool, typer.Option("--json", help="Changes nothing: questions are JSON, one object a line.")]
+
 _SAID = ("answer", "source", "plan", "agent")
 _REFUSED = 1
 _SERVER_FAULT = 500
@@ -45,6 +47,7 @@ def ask(
     agent: AgentOption = None,
     out: Out = None,
     url: UrlOption = DEFAULT_URL,
+    json: AsEver = False,
 ) -> None:
     """Take open questions of a job that has ask/tell among its models: prompts as JSON, one object a line."""
     if out is not None:

@@ -11,14 +11,16 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cli import show
+from cli import completion, show
 from cli.board import judged_of
 from cli.client import Candidate, CandidateDetail, CandidatePage, Job, JobPage, JobState, Verdict
 from cli.service import DEFAULT_URL, JobArgument, JsonOption, UnusableInput, UrlOption, key_value, service
 
 Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many.")]
 State = Annotated[JobState | None, typer.Option("--state", help="Only those.")]
-ProblemFilter = Annotated[str | None, typer.Option("--problem", help="Only those of this problem.")]
+ProblemFilter = Annotated[
+    str | None, typer.Option("--problem", help="Only those of this problem.", autocompletion=completion.problems)
+]
 LabelFilter = Annotated[str | None, typer.Option("--label", metavar="KEY=VALUE", help="Only those with this label.")]
 VerdictFilter = Annotated[Verdict | None, typer.Option("--verdict", help="Only those.")]
 Fastest = Annotated[bool, typer.Option("--fastest", help="The fastest first, not in the order they were made.")]

@@ -6,16 +6,25 @@ from typing import Annotated, cast
 
 import typer
 
-from cli import show
+from cli import completion, show
 from cli.client import Client, Language
 from cli.client.types import Difference, FoundItem, ItemLift, LessonState, Lift
 from cli.service import DEFAULT_URL, JsonOption, UnusableInput, UrlOption, service
 
 Words = Annotated[str | None, typer.Argument(help="Words, code or an error message to look for.", show_default=False)]
 TargetOption = Annotated[
-    str, typer.Option("--target", metavar="HARDWARE:LANGUAGE", help="For whom: cpu:cpp, nvidia-h100:triton, ...")
+    str,
+    typer.Option(
+        "--target",
+        metavar="HARDWARE:LANGUAGE",
+        help="For whom: cpu:cpp, nvidia-h100:triton, ...",
+        autocompletion=completion.targets,
+    ),
 ]
-ProblemOption = Annotated[str | None, typer.Option("--problem", help="For this bundled problem, in place of words.")]
+ProblemOption = Annotated[
+    str | None,
+    typer.Option("--problem", help="For this bundled problem, in place of words.", autocompletion=completion.problems),
+]
 FamilyOption = Annotated[str | None, typer.Option("--op-family", help="What kind of operation it is.")]
 Lessons = Annotated[bool, typer.Option("--lessons", help="List the lessons, whatever their standing.")]
 StateOption = Annotated[LessonState | None, typer.Option("--state", help="With --lessons, only those.")]
