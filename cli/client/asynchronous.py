@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 import httpx2
 
 from cli.client.asking_calls import AskingCalls
-from cli.client.calls import Awaitable, Call, given
+from cli.client.calls import Awaiting, Call, given
 from cli.client.errors import ApiError, Unreachable, api_error, unreachable
 from cli.client.following import PATIENCE_S, Trail, rest
 from cli.client.job_calls import JobCalls
@@ -27,7 +27,7 @@ from cli.client.types import Event
 T = TypeVar("T")
 
 
-class AsyncClient(JobCalls, AskingCalls, RecordCalls, KnowledgeCalls, ServiceCalls, Awaitable):
+class AsyncClient(JobCalls, AskingCalls, RecordCalls, KnowledgeCalls, ServiceCalls, Awaiting):
     """An asynchronous client of one API server; many tasks of one event loop may share it.
 
     async with AsyncClient("http://127.0.0.1:8080") as client:

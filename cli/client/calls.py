@@ -129,7 +129,7 @@ class Blocking(ABC):
         return run.result
 
 
-class Awaitable(ABC):
+class Awaiting(ABC):
     """Makes calls to be awaited."""
 
     @abstractmethod
@@ -150,7 +150,7 @@ class Awaitable(ABC):
 
 
 class _Method(Generic[P, T]):
-    """What a client has for a description: on a `Blocking` it gives the answer, on an `Awaitable` a coroutine."""
+    """What a client has for a description: on a `Blocking` it gives the answer, on an `Awaiting` a coroutine."""
 
     describe: Callable[..., Any]
     run: ClassVar[Literal["perform", "carry_out"]]
@@ -160,8 +160,8 @@ class _Method(Generic[P, T]):
     @overload
     def __get__(self, instance: Blocking, owner: type) -> Callable[P, T]: ...
     @overload
-    def __get__(self, instance: Awaitable, owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
-    def __get__(self, instance: Blocking | Awaitable | None, owner: type) -> Any:
+    def __get__(self, instance: Awaiting, owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, instance: Blocking | Awaiting | None, owner: type) -> Any:
         if instance is None:
             return self
 

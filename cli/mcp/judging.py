@@ -127,7 +127,7 @@ def _report(where: str, report: dict[str, Any]) -> Judged:
     return Judged(
         where=where,
         verdict=report["verdict"],
-        reason_text=one_line(report["reason"], 1000),
+        reason_text=one_line(report.get("reason"), 1000),
         speedup=report.get("speedup"),
         ci95=report.get("ci95"),
         latency_us=report.get("latency_us"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -157,6 +158,35 @@ def test_the_agent_is_the_model(url: str, outside: Outside, history: History) ->
         assert "another answer" in late
 
     agent(url, use)
+
+
+def test_the_service_judges_what_this_machine_cannot(url: str, client: Service, outside: Outside) -> None:
+    async def use(agent: Client) -> None:
+        arguments = {"problem": "softmax", "candidate": CANDIDATE.format(name="mine"), "where": "service", **TARGET}
+        asked = asyncio.create_task(agent.call_tool("evaluate", arguments))
+        await asyncio.to_thread(_work, client, outside)
+        judged = content(await asked)
+        assert (judged["where"], judged["verdict"], judged["speedup"]) == ("service", "ok", pytest.approx(1.834))
+        (job,) = client.jobs()["data"]
+        assert job["state"] in ("cancelling", "cancelled")
+
+    agent(url, use)
+
+
+def _work(client: Service, outside: Outside) -> None:
+    """What workers do for a candidate that is judged by the service."""
+    until = time.monotonic() + 20.0
+    while not (jobs := client.jobs()["data"]) and time.monotonic() < until:
+        time.sleep(0.05)
+    outside.advance()
+    while not (told := _told(client, jobs[0]["id"])) and time.monotonic() < until:
+        time.sleep(0.05)
+    _judge(outside, told[0])
+
+
+def _told(client: Service, job_id: str) -> list[str]:
+    page = client.candidates(job_id, state="queued")
+    return [each["id"] for each in page["data"] if each["proposer"] == "ask/tell"]
 
 
 def _judge(outside: Outside, candidate_id: str) -> None:
