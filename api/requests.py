@@ -43,7 +43,7 @@ _MADE = {
 _SHOWN = {200: example("The request", examples.REQUEST)}
 _CONFIRMED = {
     202: example("The job is stored and will run", examples.JOB),
-    200: example("It was confirmed before: the same job; or what it would be (`dry_run`)", examples.JOB),
+    200: example("What it would be (`dry_run`); or it was confirmed before: the same job", examples.DRY_RUN),
 }
 
 

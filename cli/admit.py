@@ -9,17 +9,16 @@ for a file that is no problem.
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import typer
 
+from cli import completion
 from cli.errors import CliError
-from cli.evaluate import UnusableInput, find_problem
+from cli.evaluate import Hardware, Home, Sandbox, UnusableInput, find_problem, local_judge
 from cli.show import put_json
 from problems.catalog import ProblemError
-from worker.judge.client import Judge, JudgeFailed, JudgeOptions
+from worker.judge.client import JudgeFailed
 from worker.judge.reference.domains import InferredDomain
 from worker.judge.reference.findings import REFUSED, Admission, FamilyFinding
 from worker.judge.verdict import ReferenceFailed
@@ -34,16 +33,22 @@ class MachineFailed(CliError):
 
 
 def admit(
-    problem: Annotated[str, typer.Argument(metavar="PROBLEM", help="A KernelBench-style file, or a bundled problem.")],
-    target: Annotated[str, typer.Option(help="`cpu`, or a GPU such as `nvidia-h100`.")] = "cpu",
+    problem: Annotated[
+        str,
+        typer.Argument(
+            metavar="PROBLEM",
+            help="A KernelBench-style file, or a bundled problem.",
+            autocompletion=completion.problems,
+        ),
+    ],
+    target: Hardware = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="The whole report as one JSON object.")] = False,
-    home: Annotated[Path | None, typer.Option(help="Folder for caches. Default: $KERNELWRIGHT_HOME.")] = None,
-    sandbox: Annotated[str, typer.Option(help="Weakest sandbox accepted: namespaces, landlock, process.")] = "process",
+    home: Home = None,
+    sandbox: Sandbox = "process",
 ) -> None:
     """Examine a problem on this machine: its domains, its families of inputs, and the wrong answers that would pass."""
     source, name = find_problem(problem)
-    folder = home or Path(os.environ.get("KERNELWRIGHT_HOME", Path.home() / ".kernelwright"))
-    with Judge(JudgeOptions(home=folder, hardware=target, minimum_sandbox=sandbox)) as judge:
+    with local_judge(home, target, sandbox) as judge:
         try:
             report = judge.admit(source, name)
         except (ReferenceFailed, ProblemError) as refused:

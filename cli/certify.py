@@ -9,16 +9,26 @@ certified, 3 when it is not, 1 when the machine failed, 2 for input that cannot 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from cli.evaluate import UnusableInput, check_target, find_problem, read_source
+from cli.evaluate import (
+    Hardware,
+    Home,
+    KernelLanguage,
+    Problem,
+    Sandbox,
+    UnusableInput,
+    check_target,
+    find_problem,
+    local_judge,
+    read_source,
+)
+from cli.show import note, put_json
 from problems.catalog import ProblemError
 from worker.judge.certificate.render import render
-from worker.judge.client import Judge, JudgeOptions
 from worker.judge.report import EvaluationRequest
 from worker.judge.verdict import ReferenceFailed
 
@@ -27,12 +37,13 @@ _REFUSED = 3
 
 def certify(
     file: Annotated[Path, typer.Argument(metavar="CANDIDATE.py", show_default=False)],
-    problem: Annotated[str, typer.Option(help="A KernelBench-style file, or a bundled problem's name.")] = "",
-    target: Annotated[str, typer.Option(help="`cpu`, or a GPU such as `nvidia-h100`.")] = "cpu",
-    language: Annotated[str, typer.Option(help="cpp (cpu), triton, cuda.")] = "cpp",
+    problem: Problem = "",
+    target: Hardware = "cpu",
+    language: KernelLanguage = "cpp",
     out: Annotated[Path, typer.Option(help="Folder for certificate.json and certificate.html.")] = Path(),
-    home: Annotated[Path | None, typer.Option(help="Folder for caches. Default: $KERNELWRIGHT_HOME.")] = None,
-    sandbox: Annotated[str, typer.Option(help="Weakest sandbox accepted: namespaces, landlock, process.")] = "process",
+    home: Home = None,
+    sandbox: Sandbox = "process",
+    as_json: Annotated[bool, typer.Option("--json", help="The whole document as one JSON object.")] = False,
 ) -> None:
     """Judge a finalist and write its certificate: one JSON document, and a page made from it."""
     source, name = find_problem(problem)
@@ -40,8 +51,7 @@ def certify(
     if not file.is_file():
         raise UnusableInput(what=f"{file}: no such file")
     request = EvaluationRequest(str(file), read_source(file), name, source, target, language)
-    folder = home or Path(os.environ.get("KERNELWRIGHT_HOME", Path.home() / ".kernelwright"))
-    with Judge(JudgeOptions(home=folder, hardware=target, minimum_sandbox=sandbox)) as judge:
+    with local_judge(home, target, sandbox) as judge:
         try:
             document = judge.certify(request)
         except (ReferenceFailed, ProblemError) as refused:
@@ -50,8 +60,11 @@ def certify(
         typer.echo(f"{file}: {document.get('verdict', 'infra_error')}: {document.get('reason', '')}", err=True)
         raise typer.Exit(1)
     _write(document, out)
-    typer.echo(document["summary"])
-    typer.echo(f"{out / 'certificate.json'} and {out / 'certificate.html'}, SHA-256 {document['sha256']}")
+    if as_json:
+        put_json(document)
+    else:
+        typer.echo(document["summary"])
+    note(f"{out / 'certificate.json'} and {out / 'certificate.html'}, SHA-256 {document['sha256']}")
     if not document["certified"]:
         raise typer.Exit(1 if document["verdict"] == "infra_error" else _REFUSED)
 

@@ -19,8 +19,8 @@ from cli.embedded.errors import EmbeddedError
 from cli.embedded.home import resolve_home
 from cli.embedded.postgres import choose_identity, find_binaries
 from cli.embedded.valkey import find_binary
+from cli.options import JsonOption
 from cli.preflight import LEAST_FREE_BYTES
-from cli.service import JsonOption
 from cli.up import DEFAULT_HOME, HomeOption
 from db.vocabulary import target_queue
 from worker.profile.gpus import gpus as find_gpus

@@ -5,7 +5,8 @@
     ├── EmbeddedError            a private Postgres or Valkey cannot run     (cli.embedded.errors)
     └── UpError                  `kernelwright up` cannot go on              (cli.instance, cli.preflight)
 
-`cli.main` prints the message of a CliError as one line on stderr and leaves with its `exit_code`.
+`cli.main` prints the message of a CliError as one line on stderr and leaves with its `exit_code`; what the codes mean
+is in `cli.examples.EXIT_CODES`, and those of calls to the service are drawn in `cli.service`.
 """
 
 from __future__ import annotations

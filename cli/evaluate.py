@@ -18,12 +18,27 @@ from typing import Annotated, Any, ClassVar
 
 import typer
 
+from cli import completion, logs
 from cli.errors import CliError
 from cli.show import interval, latency, put_json, speedup
 from problems.catalog import ProblemError, bundled, outline
 from worker.judge.client import Judge, JudgeOptions
 from worker.judge.report import EvaluationRequest
 from worker.judge.verdict import ReferenceFailed
+
+Problem = Annotated[
+    str,
+    typer.Option(help="A KernelBench-style file, or a bundled problem's name.", autocompletion=completion.problems),
+]
+Hardware = Annotated[
+    str, typer.Option(help="`cpu`, or a GPU such as `nvidia-h100`.", autocompletion=completion.hardware)
+]
+KernelLanguage = Annotated[str, typer.Option(help="cpp (cpu), triton, cuda.", autocompletion=completion.languages)]
+Home = Annotated[Path | None, typer.Option(help="Folder for caches. Default: $KERNELWRIGHT_HOME.")]
+Sandbox = Annotated[
+    str,
+    typer.Option(help="Weakest sandbox accepted: namespaces, landlock, process.", autocompletion=completion.sandboxes),
+]
 
 _FIELDS = ("candidate", "verdict", "reason", "checks", "timed", "latency_us", "baselines_us", "baseline", "speedup",
            "speedups", "ci95", "workloads", "profile", "stages_s", "build_s", "wall_s", "gpu_s", "environment",
@@ -47,13 +62,13 @@ class Submission:
 
 def evaluate(
     files: Annotated[list[Path] | None, typer.Argument(metavar="[CANDIDATE.py]...", show_default=False)] = None,
-    problem: Annotated[str, typer.Option(help="A KernelBench-style file, or a bundled problem's name.")] = "",
-    target: Annotated[str, typer.Option(help="`cpu`, or a GPU such as `nvidia-h100`.")] = "cpu",
-    language: Annotated[str, typer.Option(help="cpp (cpu), triton, cuda.")] = "cpp",
+    problem: Problem = "",
+    target: Hardware = "cpu",
+    language: KernelLanguage = "cpp",
     candidates: Annotated[Path | None, typer.Option(help="A JSONL file of {candidate, source}.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-    home: Annotated[Path | None, typer.Option(help="Folder for caches. Default: $KERNELWRIGHT_HOME.")] = None,
-    sandbox: Annotated[str, typer.Option(help="Weakest sandbox accepted: namespaces, landlock, process.")] = "process",
+    home: Home = None,
+    sandbox: Sandbox = "process",
 ) -> None:
     """Judge candidates on this machine and print what was found."""
     source, name = find_problem(problem)
@@ -61,9 +76,8 @@ def evaluate(
     submissions = [*_from_files(files or []), *(_from_jsonl(candidates) if candidates else [])]
     if not submissions:
         raise UnusableInput(what="nothing to judge: name candidate files, or --candidates FILE.jsonl")
-    folder = home or Path(os.environ.get("KERNELWRIGHT_HOME", Path.home() / ".kernelwright"))
     failed = False
-    with Judge(JudgeOptions(home=folder, hardware=target, minimum_sandbox=sandbox)) as judge:
+    with local_judge(home, target, sandbox) as judge:
         for submission in submissions:
             request = EvaluationRequest(submission.name, submission.source, name, source, target, language)
             try:
@@ -74,6 +88,13 @@ def evaluate(
             _print(report, as_json=as_json)
     if failed:
         raise typer.Exit(1)
+
+
+def local_judge(home: Path | None, hardware: str, sandbox: str) -> Judge:
+    """A judge of this machine, whose log lines stay away from stdout."""
+    logs.to_stderr()
+    folder = home or Path(os.environ.get("KERNELWRIGHT_HOME", Path.home() / ".kernelwright"))
+    return Judge(JudgeOptions(home=folder, hardware=hardware, minimum_sandbox=sandbox))
 
 
 def find_problem(given: str) -> tuple[str, str]:

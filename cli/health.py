@@ -16,6 +16,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from cli.deployment import parse_queues
 from cli.errors import CliError
+from cli.options import JsonOption
+from cli.show import put_json
 from cli.worker import NoUrl
 from db.models import Worker
 from db.session import make_engine, make_sessions
@@ -36,12 +38,16 @@ class NoDatabase(CliError):
 
 def health(
     queues: Annotated[str, typer.Option(envvar="KERNELWRIGHT_QUEUES", help="Some of control, llm, cpu, gpu.")],
+    json: JsonOption = False,
 ) -> None:
     """Say whether a living worker of this machine serves each of the queues; exit 1 when not."""
     missing = unserved(parse_queues(queues), _served_by(socket.gethostname()))
+    if json:
+        put_json({"alive": not missing, "unserved": missing})
     if missing:
         raise NotServed(hostname=socket.gethostname(), queues=", ".join(missing))
-    typer.echo("alive")
+    if not json:
+        typer.echo("alive")
 
 
 def unserved(wanted: Sequence[str], served: Iterable[str]) -> list[str]:

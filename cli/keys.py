@@ -26,7 +26,7 @@ from sqlalchemy.orm import Session
 from cli import show
 from cli.commands.submit import usd_of
 from cli.errors import CliError
-from cli.service import JsonOption
+from cli.options import JsonOption
 from db import audit
 from db.account_models import ApiKey
 from db.budgets import CAPS, QUOTAS, jobs_in_flight, jobs_of_today, key_spent
@@ -132,13 +132,16 @@ def keys(
         if name is None:
             _list(session, as_json=json)
         elif create:
-            _create(session, name, caps, scope or DEFAULT_SCOPES, end)
+            _tell(session, name, _create(session, name, caps, scope or DEFAULT_SCOPES, end), as_json=json)
         elif rotate:
-            _rotate(session, name, grace_s, end)
-        elif revoke:
-            _revoke(session, name)
+            _tell(session, name, _rotate(session, name, grace_s, end), as_json=json)
         else:
-            _change(session, name, caps, scope or (), end)
+            if revoke:
+                _revoke(session, name)
+            else:
+                _change(session, name, caps, scope or (), end)
+            if json:
+                show.put_json(_one(session, name))
 
 
 @contextmanager
@@ -165,23 +168,21 @@ def _url() -> str:
     return EmbeddedPostgres(settings.home_path).url
 
 
-def _create(
-    session: Session, name: str, caps: Mapping[str, Cap], scopes: Sequence[Scope], end: datetime | None
-) -> None:
+def _create(session: Session, name: str, caps: Mapping[str, Cap], scopes: Sequence[Scope], end: datetime | None) -> str:
     if get_key(session, name) is not None:
         raise KeyTaken(name=name)
     token = create_key(session, name, caps, scopes=scopes, expires_at=end)
     audit.note(session, audit.CLI, AuditAction.KEY_CREATE, name, {"scopes": [each.value for each in scopes]})
-    _tell(token)
+    return token
 
 
-def _rotate(session: Session, name: str, grace_s: float, end: datetime | None) -> None:
+def _rotate(session: Session, name: str, grace_s: float, end: datetime | None) -> str:
     key = _named(session, name)
     if key.revoked_at is not None:
         raise KeyEnded(name=name)
     token = rotate_key(session, key, grace_s, expires_at=end)
     audit.note(session, audit.CLI, AuditAction.KEY_ROTATE, name, {"grace_s": grace_s})
-    _tell(token)
+    return token
 
 
 def _revoke(session: Session, name: str) -> None:
@@ -206,8 +207,11 @@ def _named(session: Session, name: str) -> ApiKey:
     return key
 
 
-def _tell(token: str) -> None:
-    typer.echo(token)
+def _tell(session: Session, name: str, token: str, *, as_json: bool) -> None:
+    if as_json:
+        show.put_json({"key": _one(session, name), "token": token})
+    else:
+        typer.echo(token)
     show.note("this token is shown once: send it as `Authorization: Bearer …`, or set KERNELWRIGHT_KEY")
 
 
@@ -248,6 +252,11 @@ def _list(session: Session, *, as_json: bool) -> None:
     ]
     head = ("key", "token", "scopes", "state", *CAPS, *QUOTAS)
     show.table(head, lines, empty="no keys yet: kernelwright keys NAME --create")
+
+
+def _one(session: Session, name: str) -> dict[str, object]:
+    key = _named(session, name)
+    return _line(key, _used(session, key))
 
 
 def _line(key: ApiKey, used: Mapping[str, Cap]) -> dict[str, object]:

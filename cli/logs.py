@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 
@@ -25,6 +26,16 @@ def configure(file: Path) -> None:
     structlog.configure(
         processors=processors,
         logger_factory=structlog.WriteLoggerFactory(file=stream),
+        cache_logger_on_first_use=False,
+    )
+
+
+def to_stderr() -> None:
+    """Warnings on stderr and nothing on stdout: for commands whose stdout is their answer."""
+    structlog.configure(
+        processors=[_RENDER_BRIEFLY],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=False,
     )
 

@@ -1,7 +1,7 @@
 """The `kernelwright` command. Each subcommand's module is imported only when that subcommand runs.
 
 So `kernelwright evaluate` needs nothing but torch, and `kernelwright submit` on a laptop needs neither torch nor a
-database driver: keep this module free of imports of ours.
+database driver: keep this module free of imports of ours beside errors and examples.
 """
 
 from __future__ import annotations
@@ -9,18 +9,23 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import cast
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
 from cli.errors import CliError
+from cli.examples import EXAMPLES, EXIT_CODES
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 
 class MissingPackage(CliError):
     """`kernelwright {command}` needs the Python package {package}, which is not installed: pip install
-    'kernelwright[all]' (or one of its extras: api, llm, gpu, embedded)."""
+    'kernelwright[all]' (or one of its extras: api, llm, gpu, embedded, mcp)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,7 @@ class _Lazy:
         if isinstance(found, typer.Typer):
             return found  # it has subcommands of its own
         command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings=_SETTINGS)
-        command.command(name)(found)
+        command.command(name, epilog=f"Example: {EXAMPLES[name]}" if name in EXAMPLES else None)(found)
         return command
 
 
@@ -77,16 +82,28 @@ COMMANDS = {
     "worker": _Lazy("cli.worker:worker", "Run workers against a Postgres and a Redis of your own."),
     "keys": _Lazy("cli.keys:keys", "List API keys; make, change, rotate or revoke one."),
     "audit": _Lazy("cli.commands.audit:audit", "Read who submitted, cancelled and changed what."),
+    "mcp": _Lazy("cli.mcp.command:mcp", "Serve the service's tools to a coding agent (Model Context Protocol)."),
     "migrate": _Lazy("cli.migrate:migrate", "Bring the database's schema up to date."),
     "health": _Lazy("cli.health:health", "Say whether this machine's workers live, for a container's health check."),
     "doctor": _Lazy("cli.doctor:doctor", "Say what this machine has and what it lacks."),
 }
 
 
+class _Commands(TyperGroup):
+    """The commands; a shell that completes the arguments of one gets the real one, with its options."""
+
+    def get_command(self, context: typer.Context, name: str) -> TyperCommand | None:  # type: ignore[override]
+        if context.resilient_parsing and name in COMMANDS:
+            with suppress(MissingPackage):
+                return cast(TyperCommand, get_command(COMMANDS[name].load(name)))
+        return cast(TyperCommand | None, super().get_command(context, name))
+
+
 app = typer.Typer(
+    cls=_Commands,
     help="Kernelwright searches for a faster kernel for a PyTorch operation, and believes only its judge.",
+    epilog="Exit status: " + ", ".join(f"{code} {meaning.partition(':')[0]}" for code, meaning in EXIT_CODES.items()),
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings=_SETTINGS,
 )
@@ -129,7 +146,7 @@ for _name, _lazy in COMMANDS.items():
 def main() -> None:
     """Entry point: a CliError becomes one sentence on stderr and its exit code."""
     try:
-        app()
+        app(prog_name="kernelwright")
     except CliError as error:
         typer.echo(f"kernelwright: {error}", err=True)
         sys.exit(error.exit_code)

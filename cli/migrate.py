@@ -8,12 +8,20 @@ from pathlib import Path
 import typer
 from alembic import command
 from alembic.config import Config
+from alembic.script import ScriptDirectory
+
+from cli.options import JsonOption
+from cli.show import put_json
 
 
-def migrate() -> None:
+def migrate(json: JsonOption = False) -> None:
     """Upgrade the schema of KERNELWRIGHT_DATABASE_URL to the newest revision. Doing it again changes nothing."""
-    command.upgrade(alembic_config(), "head")
-    typer.echo("the schema is up to date")
+    config = alembic_config()
+    command.upgrade(config, "head")
+    if json:
+        put_json({"revision": ScriptDirectory.from_config(config).get_current_head()})
+    else:
+        typer.echo("the schema is up to date")
 
 
 def alembic_config() -> Config:

@@ -2,54 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, TypedDict, cast
-from urllib.parse import quote
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
 
-from cli.client import Client, Target
+from cli.client import Client, Json
 
 _EVENTS = 200
 _DECISIONS = 200
 _PROPOSALS = 20
 """What the API gives at once; a proposal carries its whole prompt."""
 
-Json = dict[str, Any]
-
-
-class Problem(TypedDict):
-    name: str
-    hash: str
-    source: str
-
-
-class Judging(TypedDict):
-    """What the judge is asked about a job's candidates. `seed` is null while the job runs."""
-
-    job_id: str
-    problem: Problem
-    target: Target
-    own_kernel_share: float
-    seed: int | None
-
-
-def judging(client: Client, job_id: str) -> Judging:
-    """What the job's judge is asked, beside the candidate."""
-    return cast(Judging, _get(client, _job(job_id, "judging")))
-
-
-def tree(client: Client, job_id: str) -> list[Json]:
-    """The job's nodes as the search sees them now."""
-    return cast(list[Json], _get(client, _job(job_id, "tree"))["nodes"])
-
 
 def decisions(client: Client, job_id: str) -> list[Json]:
     """All decisions of the job's search."""
-    return list(_pages(client, _job(job_id, "decisions"), _DECISIONS))
+    return list(_pages(lambda cursor: client.decisions(job_id, limit=_DECISIONS, cursor=cursor)))
 
 
 def proposals(client: Client, job_id: str) -> list[Json]:
     """How all of the job's candidates were made."""
-    return list(_pages(client, _job(job_id, "proposals"), _PROPOSALS))
+    return list(_pages(lambda cursor: client.proposals(job_id, limit=_PROPOSALS, cursor=cursor)))
 
 
 def elsewhere(client: Client, made: Sequence[Json]) -> dict[str, str]:
@@ -71,19 +42,11 @@ def events(client: Client, job_id: str) -> list[Json]:
     return found
 
 
-def _pages(client: Client, path: str, limit: int) -> Iterator[Json]:
+def _pages(page: Callable[[str | None], Any]) -> Iterator[Json]:
     cursor: str | None = None
     while True:
-        page = _get(client, path, limit=limit, **({} if cursor is None else {"cursor": cursor}))
-        yield from page["data"]
-        cursor = page["next_cursor"]
+        answer = page(cursor)
+        yield from answer["data"]
+        cursor = answer["next_cursor"]
         if cursor is None:
             return
-
-
-def _get(client: Client, path: str, **params: Any) -> Json:
-    return cast(Json, client.send("GET", path, params=params).json())
-
-
-def _job(job_id: str, what: str) -> str:
-    return f"/v1/jobs/{quote(job_id, safe='')}/{what}"

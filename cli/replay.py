@@ -9,22 +9,27 @@ shown side by side.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import typer
 
-from cli import record, show
-from cli.client import TERMINAL_STATES, CandidateDetail, Client
+from cli import completion, record, show
+from cli.client import TERMINAL_STATES, CandidateDetail, Client, Judging
 from cli.errors import CliError
 from cli.service import DEFAULT_URL, JsonOption, UnusableInput, UrlOption, service
 from search.replay import Recording, Replayed, replayed
 
 CandidateArgument = Annotated[str | None, typer.Argument(metavar="[CANDIDATE]", help="The id of one, cand_… .")]
-JobOption = Annotated[str | None, typer.Option("--job", metavar="JOB", help="Replay the search of this job instead.")]
+JobOption = Annotated[
+    str | None,
+    typer.Option("--job", metavar="JOB", help="Replay the search of this job instead.", autocompletion=completion.jobs),
+]
 Home = Annotated[Path | None, typer.Option(help="Folder for caches. Default: $KERNELWRIGHT_HOME.")]
-Sandbox = Annotated[str, typer.Option(help="Weakest sandbox accepted: namespaces, landlock, process.")]
+Sandbox = Annotated[
+    str,
+    typer.Option(help="Weakest sandbox accepted: namespaces, landlock, process.", autocompletion=completion.sandboxes),
+]
 
 _DIFFERENT = 1
 
@@ -62,8 +67,7 @@ def replay(
     if job is not None:
         same = _replay_job(job, url, as_json=json)
     else:
-        folder = home or Path(os.environ.get("KERNELWRIGHT_HOME", Path.home() / ".kernelwright"))
-        same = _replay_candidate(str(candidate), url, folder, sandbox, as_json=json)
+        same = _replay_candidate(str(candidate), url, home, sandbox, as_json=json)
     if not same:
         raise typer.Exit(_DIFFERENT)
 
@@ -87,10 +91,10 @@ def fetch(client: Client, job_id: str) -> Recording:
     ended = client.job(job_id)["state"] in TERMINAL_STATES
     # The decisions first: what a running job adds meanwhile is then newer than all of them.
     decisions = record.decisions(client, job_id)
-    events, nodes = record.events(client, job_id), record.tree(client, job_id)
+    events, nodes = record.events(client, job_id), client.tree(job_id)["nodes"]
     proposals = record.proposals(client, job_id)
     return Recording(
-        problem_source=record.judging(client, job_id)["problem"]["source"],
+        problem_source=client.judging(job_id)["problem"]["source"],
         decisions=decisions,
         events=events,
         nodes=nodes,
@@ -117,10 +121,10 @@ def _show_search(job_id: str, found: Replayed, *, as_json: bool) -> None:
         show.note(f"{job_id}: {went}; all the same")
 
 
-def _replay_candidate(candidate_id: str, url: str, home: Path, sandbox: str, *, as_json: bool) -> bool:
+def _replay_candidate(candidate_id: str, url: str, home: Path | None, sandbox: str, *, as_json: bool) -> bool:
     with service(url) as client:
         stored = client.candidate(candidate_id)
-        asked = record.judging(client, stored["job_id"])
+        asked = client.judging(stored["job_id"])
     if stored["source"] is None:
         why = f" ({stored['failure']})" if stored["failure"] else ""
         raise NothingToJudge(candidate=candidate_id, state=stored["state"], why=why)
@@ -134,10 +138,10 @@ def _replay_candidate(candidate_id: str, url: str, home: Path, sandbox: str, *, 
     return bool(report["verdict"] == stored["verdict"])
 
 
-def _judge(stored: CandidateDetail, source: str, asked: record.Judging, home: Path, sandbox: str) -> dict[str, Any]:
+def _judge(stored: CandidateDetail, source: str, asked: Judging, home: Path | None, sandbox: str) -> dict[str, Any]:
     # Only here: replaying a search needs no torch.
+    from cli.evaluate import local_judge
     from problems.catalog import ProblemError
-    from worker.judge.client import Judge, JudgeOptions
     from worker.judge.report import EvaluationRequest
     from worker.judge.verdict import ReferenceFailed
 
@@ -152,7 +156,7 @@ def _judge(stored: CandidateDetail, source: str, asked: record.Judging, home: Pa
         seed=asked["seed"] or 0,
         own_kernel_share=asked["own_kernel_share"],
     )
-    with Judge(JudgeOptions(home=home, hardware=target["hardware"], minimum_sandbox=sandbox)) as judge:
+    with local_judge(home, target["hardware"], sandbox) as judge:
         try:
             return judge.evaluate(request)
         except (ReferenceFailed, ProblemError) as refused:

@@ -19,18 +19,23 @@ from urllib.parse import urlsplit
 
 import typer
 
-from cli.client import ApiError, Client, Unreachable
+from cli import completion
+from cli.client import ApiError, Client, Retry, Unreachable
 from cli.errors import CliError
+from cli.options import JsonOption
+from cli.settings import DEFAULT_URL, KEY_VARIABLE, URL_VARIABLE
 
-DEFAULT_URL = "http://127.0.0.1:8080"
-KEY_VARIABLE = "KERNELWRIGHT_KEY"
-"""Holds the API key that requests are sent with."""
+__all__ = ["DEFAULT_URL", "KEY_VARIABLE", "JsonOption"]
+
+# A person waits: what does not answer within a second is said, with what to do.
+_RETRY = Retry(attempts=3, first_pause_s=0.2)
 
 UrlOption = Annotated[
-    str, typer.Option("--url", envvar="KERNELWRIGHT_URL", metavar="URL", help="Where the Kernelwright API listens.")
+    str, typer.Option("--url", envvar=URL_VARIABLE, metavar="URL", help="Where the Kernelwright API listens.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line, and nothing else on stdout.")]
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The id of a job, job_… .")]
+JobArgument = Annotated[
+    str, typer.Argument(metavar="JOB", help="The id of a job, job_… .", autocompletion=completion.jobs)
+]
 
 
 class UnusableInput(CliError):
@@ -65,7 +70,7 @@ def service(url: str) -> Iterator[Client]:
     Raises UnusableInput, RefusedByService, ServiceFailed or NoService, also for what the block does with the client.
     """
     try:
-        with Client(checked_url(url), os.environ.get(KEY_VARIABLE)) as client:
+        with Client(checked_url(url), os.environ.get(KEY_VARIABLE), retry=_RETRY) as client:
             yield client
     except Unreachable as error:
         raise NoService(url=url, why=_why(error)) from error

@@ -15,6 +15,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     # For `kernelwright evaluate` this module must not need an HTTP client.
     from cli.client import Estimate, Job
+    from cli.client.types import Expected
 
 # One line of a terminal; what is longer belongs to --json.
 _VALUE_CHARS = 120
@@ -104,7 +105,10 @@ def estimate(found: Estimate) -> str:
     usd, gpu_s = found["usd"], found["gpu_s"]
     parts = []
     if found["llm_calls"]["high"]:
-        tokens = {end: found["tokens_in"][end] + found["tokens_out"][end] for end in ("low", "high")}
+        tokens: Expected = {
+            "low": found["tokens_in"]["low"] + found["tokens_out"]["low"],
+            "high": found["tokens_in"]["high"] + found["tokens_out"]["high"],
+        }
         parts = [f"{_span(found['llm_calls'])} model calls", f"{_span(tokens)} tokens"]
         prices = f"an unknown price ({', '.join(found['unknown_prices'])})"
         parts.append(prices if usd is None else f"${float(usd['low']):.2f} to ${float(usd['high']):.2f}")
@@ -113,7 +117,7 @@ def estimate(found: Estimate) -> str:
     return ", ".join(parts) or "no model calls; the device's time is not known yet"
 
 
-def _span(values: Mapping[str, float]) -> str:
+def _span(values: Expected) -> str:
     return f"{values['low']:,.0f} to {values['high']:,.0f}"
 
 

@@ -14,8 +14,8 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from cli import outside, show
-from cli.client import ApiError
+from cli import show
+from cli.client import ApiError, Told
 from cli.service import DEFAULT_URL, JobArgument, JsonOption, UnusableInput, UrlOption, service
 
 Limit = Annotated[int, typer.Option("--limit", min=1, max=64, help="At most so many questions.")]
@@ -23,6 +23,8 @@ LeaseS = Annotated[float | None, typer.Option("--lease-s", help="Seconds for whi
 AgentOption = Annotated[str | None, typer.Option("--agent", help="Who asks; it is kept in the job's events.")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="FILE.jsonl", help="Write them to this file.")]
 Answers = Annotated[Path, typer.Argument(metavar="FILE.jsonl", help="Answers, one JSON object a line; - is stdin.")]
+
+AsEver = Annotated[bool, typer.Option("--json", help="Changes nothing: questions are JSON, one object a line.")]
 
 _SAID = ("answer", "source", "plan", "agent")
 _REFUSED = 1
@@ -45,12 +47,13 @@ def ask(
     agent: AgentOption = None,
     out: Out = None,
     url: UrlOption = DEFAULT_URL,
+    json: AsEver = False,
 ) -> None:
     """Take open questions of a job that has ask/tell among its models: prompts as JSON, one object a line."""
     if out is not None:
         _check_folder(out)  # before anything is leased
     with service(url) as client:
-        questions = outside.ask(client, job, limit=limit, lease_s=lease_s, agent=agent)
+        questions = client.ask(job, limit=limit, lease_s=lease_s, agent=agent)
     lines = [text.dumps(question, ensure_ascii=False) for question in questions]
     if out is None:
         for line in lines:
@@ -78,7 +81,7 @@ def tell(
         for each in said:
             words = ({"agent": agent} if agent else {}) | each.said
             try:
-                told = outside.tell(client, job, each.candidate_id, each.token, **words)
+                told = client.tell(job, each.candidate_id, each.token, **words)
             except ApiError as error:
                 if error.status >= _SERVER_FAULT:
                     raise
@@ -90,7 +93,7 @@ def tell(
         raise typer.Exit(_REFUSED)
 
 
-def _show(told: outside.Told, *, as_json: bool) -> None:
+def _show(told: Told, *, as_json: bool) -> None:
     if as_json:
         show.put_json(told)
     elif told["accepted"]:

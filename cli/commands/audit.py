@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from cli import show
+from cli.client.types import AuditAction
 from cli.service import DEFAULT_URL, JsonOption, UrlOption, service
 
-Action = Annotated[str | None, typer.Option("--action", help="Only such as job.submit, key.rotate.")]
+Action = Annotated[AuditAction | None, typer.Option("--action", help="Only these.")]
 Subject = Annotated[str | None, typer.Option("--subject", help="Only of this job or key.")]
 Key = Annotated[str | None, typer.Option("--key", help="Only what this key did.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=200, help="At most so many.")]
@@ -25,7 +26,7 @@ def audit(
 ) -> None:
     """Read the audit log, newest first."""
     with service(url) as client:
-        entries = client.get("/v1/audit", action=action, subject=subject, key=key, limit=limit)["data"]
+        entries = client.audit(action=action, subject=subject, key=key, limit=limit)["data"]
     if json:
         for entry in entries:
             show.put_json(entry)

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from cli import show
-from cli.resources import Summary, Wait
+from cli.client import ServiceSummary, Wait
+from cli.client.types import Current
 from cli.service import DEFAULT_URL, JsonOption, UnusableInput, UrlOption, service
 
 Drain = Annotated[str | None, typer.Option("--drain", metavar="ID", help="Let it finish and claim nothing more.")]
@@ -89,7 +90,7 @@ def summary(url: UrlOption = DEFAULT_URL, json: JsonOption = False) -> None:
     show.table(("worker", "state", "hardware", "does", "for"), busy, empty="no worker does anything now")
 
 
-def _overview(found: Summary) -> list[str]:
+def _overview(found: ServiceSummary) -> list[str]:
     jobs, workers, today = found["jobs"], found["workers"]["states"], found["today"]
     return [
         f"jobs\t{show.counts(jobs['live'])}; in 24 h {show.counts(jobs['ended_24h'])}",
@@ -104,5 +105,5 @@ def _waited(wait: Wait | None) -> str:
     return "-" if wait is None else f"{wait['p50_s']:.2f} s, 1 of 20 over {wait['p95_s']:.2f} s"
 
 
-def _subject(current: dict[str, Any]) -> str:
+def _subject(current: Current) -> str:
     return str(current["candidate_id"] or current["job_id"])

@@ -11,16 +11,18 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cli import show
+from cli import completion, show
 from cli.board import judged_of
-from cli.client import Candidate, CandidateDetail, CandidatePage, Job, JobPage
+from cli.client import Candidate, CandidateDetail, CandidatePage, Job, JobPage, JobState, Verdict
 from cli.service import DEFAULT_URL, JobArgument, JsonOption, UnusableInput, UrlOption, key_value, service
 
 Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many.")]
-State = Annotated[str | None, typer.Option("--state", help="Only those: queued, running, succeeded, failed, ...")]
-ProblemFilter = Annotated[str | None, typer.Option("--problem", help="Only those of this problem.")]
+State = Annotated[JobState | None, typer.Option("--state", help="Only those.")]
+ProblemFilter = Annotated[
+    str | None, typer.Option("--problem", help="Only those of this problem.", autocompletion=completion.problems)
+]
 LabelFilter = Annotated[str | None, typer.Option("--label", metavar="KEY=VALUE", help="Only those with this label.")]
-Verdict = Annotated[str | None, typer.Option("--verdict", help="Only those: ok, incorrect, build_error, ...")]
+VerdictFilter = Annotated[Verdict | None, typer.Option("--verdict", help="Only those.")]
 Fastest = Annotated[bool, typer.Option("--fastest", help="The fastest first, not in the order they were made.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the source to this file.")]
 Reason = Annotated[str | None, typer.Option("--reason", help="Why; it is kept in the job's events.")]
@@ -61,7 +63,7 @@ def jobs(
 
 def candidates(
     job: JobArgument,
-    verdict: Verdict = None,
+    verdict: VerdictFilter = None,
     fastest: Fastest = False,
     limit: Limit = 100,
     url: UrlOption = DEFAULT_URL,

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, cast
 
 import typer
 
-from cli import show
-from cli.client import Client
+from cli import completion, show
+from cli.client import Client, Language
+from cli.client.types import Difference, FoundItem, ItemLift, LessonState, Lift
 from cli.service import DEFAULT_URL, JsonOption, UnusableInput, UrlOption, service
 
 Words = Annotated[str | None, typer.Argument(help="Words, code or an error message to look for.", show_default=False)]
 TargetOption = Annotated[
-    str, typer.Option("--target", metavar="HARDWARE:LANGUAGE", help="For whom: cpu:cpp, nvidia-h100:triton, ...")
+    str,
+    typer.Option(
+        "--target",
+        metavar="HARDWARE:LANGUAGE",
+        help="For whom: cpu:cpp, nvidia-h100:triton, ...",
+        autocompletion=completion.targets,
+    ),
 ]
-ProblemOption = Annotated[str | None, typer.Option("--problem", help="For this bundled problem, in place of words.")]
+ProblemOption = Annotated[
+    str | None,
+    typer.Option("--problem", help="For this bundled problem, in place of words.", autocompletion=completion.problems),
+]
 FamilyOption = Annotated[str | None, typer.Option("--op-family", help="What kind of operation it is.")]
 Lessons = Annotated[bool, typer.Option("--lessons", help="List the lessons, whatever their standing.")]
-StateOption = Annotated[
-    str | None, typer.Option("--state", help="With --lessons, only those: tentative, confirmed, quarantined.")
-]
+StateOption = Annotated[LessonState | None, typer.Option("--state", help="With --lessons, only those.")]
 Uplift = Annotated[bool, typer.Option("--uplift", help="Say what retrieval was worth, overall and item by item.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=50, help="At most so many, of each kind.")]
 
@@ -46,12 +54,15 @@ def knowledge(
         elif lessons:
             _show_lessons(client, limit, json, state=state, op_family=op_family)
         else:
-            asked = {"q": words, "problem": problem, "op_family": op_family, "limit": limit}
-            found = client.get("/v1/knowledge", hardware=hardware, language=language, **asked)
-            _show_items(found["data"], json)
+            _show_items(
+                client.knowledge(
+                    hardware, cast(Language, language), q=words, problem=problem, op_family=op_family, limit=limit
+                ),
+                json,
+            )
 
 
-def _show_items(items: list[dict[str, Any]], json: bool) -> None:
+def _show_items(items: list[FoundItem], json: bool) -> None:
     if json:
         for item in items:
             show.put_json(item)
@@ -64,8 +75,8 @@ def _show_items(items: list[dict[str, Any]], json: bool) -> None:
     show.table(heads, rows, empty="nothing is known for this")
 
 
-def _show_lessons(client: Client, limit: int, json: bool, **where: str | None) -> None:
-    found = client.get("/v1/knowledge/lessons", limit=limit, **where)["data"]
+def _show_lessons(client: Client, limit: int, json: bool, *, state: LessonState | None, op_family: str | None) -> None:
+    found = client.lessons(limit=limit, state=state, op_family=op_family)["data"]
     if json:
         for lesson in found:
             show.put_json(lesson)
@@ -84,7 +95,7 @@ def _show_lessons(client: Client, limit: int, json: bool, **where: str | None) -
 
 
 def _show_uplift(client: Client, limit: int, json: bool) -> None:
-    found = client.get("/v1/knowledge/uplift", limit=limit)
+    found = client.uplift(limit=limit)
     if json:
         show.put_json(found)
         return
@@ -94,13 +105,13 @@ def _show_uplift(client: Client, limit: int, json: bool) -> None:
     show.table(heads, rows, empty="nothing was measured yet")
 
 
-def _lift_cells(title: str, lift: dict[str, Any], retired: str | None) -> tuple[str, ...]:
-    groups = (f"{lift[group]['correct']}/{lift[group]['proposals']}" for group in ("shown", "withheld"))
-    differences = (_difference(lift[name]) for name in ("correctness", "gained", "cost_usd"))
+def _lift_cells(title: str, lift: Lift | ItemLift, retired: str | None) -> tuple[str, ...]:
+    groups = (f"{group['correct']}/{group['proposals']}" for group in (lift["shown"], lift["withheld"]))
+    differences = map(_difference, (lift["correctness"], lift["gained"], lift["cost_usd"]))
     return (title, *groups, *differences, retired or "-")
 
 
-def _difference(difference: dict[str, Any] | None) -> str:
+def _difference(difference: Difference | None) -> str:
     if difference is None:
         return "-"
     low, high = difference["ci95"]

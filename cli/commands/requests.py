@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import show
+from cli import completion, show
 from cli.client import Client, PlainRequest
 from cli.commands.submit import DiagnosisModel, Models, tell_job, usd_of
 from cli.errors import CliError
@@ -18,8 +18,14 @@ from cli.service import DEFAULT_URL, JsonOption, UrlOption, service
 
 Words = Annotated[str, typer.Argument(metavar="WORDS", help="What is wanted, in quotes.")]
 RequestArgument = Annotated[str, typer.Argument(metavar="REQUEST", help="The id of a request, request_… .")]
-Hardware = Annotated[str | None, typer.Option("--hardware", help="The hardware, over what the words say.")]
-Language = Annotated[str | None, typer.Option("--language", help="The language, over what the words say.")]
+Hardware = Annotated[
+    str | None,
+    typer.Option("--hardware", help="The hardware, over what the words say.", autocompletion=completion.hardware),
+]
+Language = Annotated[
+    str | None,
+    typer.Option("--language", help="The language, over what the words say.", autocompletion=completion.languages),
+]
 Writer = Annotated[str | None, typer.Option("--writer", help="A model that writes the reference.")]
 Candidates = Annotated[int | None, typer.Option("--budget-candidates", min=1, help="Candidates to try.")]
 Usd = Annotated[str | None, typer.Option("--budget-usd", metavar="USD", help="Dollars for models.")]
@@ -103,7 +109,8 @@ def _settled(client: Client, made: PlainRequest) -> PlainRequest:
 
 
 def _show(made: PlainRequest) -> None:
-    proposal = made["proposal"] or {}
+    proposal = made["proposal"]
+    assert proposal is not None  # `_settled` let it through
     target = proposal["job"]["target"]
     show.note(proposal["source"])
     show.note(f"{proposal['problem']['name']} on {target['hardware']}:{target['language']}, by the {proposal['by']}")

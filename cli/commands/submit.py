@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import show
+from cli import completion, show
 from cli.client import Client, DryRun, Job, OwnProblem
 from cli.client import Target as TargetBody
 from cli.commands.watch import watch_job
@@ -26,13 +26,28 @@ ProblemArgument = Annotated[
     typer.Argument(
         metavar="FILE_OR_PROBLEM",
         help="A KernelBench-style file (ends in .py, or has a slash), or the name of a bundled problem.",
+        autocompletion=completion.problems,
     ),
 ]
 Target = Annotated[
-    str | None, typer.Option("--target", metavar="HARDWARE:LANGUAGE", help="Such as cpu:cpp or nvidia-h100:triton.")
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="HARDWARE:LANGUAGE",
+        help="Such as cpu:cpp or nvidia-h100:triton.",
+        autocompletion=completion.targets,
+    ),
 ]
-Hardware = Annotated[str | None, typer.Option("--hardware", help="The hardware, when --target does not say it.")]
-Language = Annotated[str | None, typer.Option("--language", help="The language, when --target does not say it.")]
+Hardware = Annotated[
+    str | None,
+    typer.Option("--hardware", help="The hardware, when --target does not say it.", autocompletion=completion.hardware),
+]
+Language = Annotated[
+    str | None,
+    typer.Option(
+        "--language", help="The language, when --target does not say it.", autocompletion=completion.languages
+    ),
+]
 Candidates = Annotated[
     int | None, typer.Option("--budget-candidates", min=1, help="Candidates to try.", rich_help_panel=_BUDGET)
 ]

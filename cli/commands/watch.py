@@ -16,7 +16,6 @@ from rich.live import Live
 from cli import show
 from cli.board import Board
 from cli.client import Client, Event, Job, Unreachable
-from cli.follow import follow
 from cli.service import DEFAULT_URL, JobArgument, JsonOption, UrlOption, service
 
 EXIT_BY_STATE = {"succeeded": 0, "failed": 1, "cancelled": 3}
@@ -35,7 +34,7 @@ def watch(job: JobArgument, url: UrlOption = DEFAULT_URL, json: JsonOption = Fal
 def watch_job(client: Client, job: Job, *, as_json: bool) -> None:
     """Show the job until it ends, then leave with the exit status of its state.
 
-    Raises typer.Exit, and what `follow` raises when the service stays away.
+    Raises typer.Exit, and what `Client.follow` raises when the service stays away.
     """
     try:
         show_events(client, job, as_json=as_json)
@@ -53,8 +52,8 @@ def watch_job(client: Client, job: Job, *, as_json: bool) -> None:
 
 
 def show_events(client: Client, job: Job, *, as_json: bool = False) -> None:
-    """Show what happens to the job until it has ended. Raises what `follow` raises when the service stays away."""
-    events = follow(client, job["id"])
+    """Show what happens to the job until it has ended. Raises what `Client.follow` raises."""
+    events = client.follow(job["id"])
     if as_json:
         _as_json(events)
     elif show.on_terminal():

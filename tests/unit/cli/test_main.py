@@ -49,7 +49,7 @@ def test_an_error_is_a_sentence_on_stderr_and_its_exit_code(
 
         exit_code = 7
 
-    def refuse() -> None:
+    def refuse(prog_name: str) -> None:
         raise Refused(thing="{door}")
 
     monkeypatch.setattr(main, "app", refuse)

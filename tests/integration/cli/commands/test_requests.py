@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from click.testing import Result
@@ -84,6 +85,26 @@ def test_a_key_is_narrowed_rotated_and_revoked(keys: Callable[..., Result], url:
     assert done == ["key.revoke", "key.change", "key.rotate", "key.create"]
     shown = CliRunner().invoke(main.app, ["audit", "--url", url, "--action", "key.rotate"]).stdout
     assert "key.rotate" in shown and "cli" in shown and "key.create" not in shown
+
+
+def test_keys_are_json_for_scripts_token_and_all(keys: Callable[..., Result], url: str) -> None:
+    made = _said(keys("ops", "--create", "--usd", "5", "--json"))
+    with Client(url, made["token"]) as ops:
+        assert ops.jobs()["data"] == []
+    assert (made["key"]["state"], float(made["key"]["caps"]["usd"])) == ("active", 5.0)
+    changed = _said(keys("ops", "--usd", "80", "--scope", "read", "--json"))
+    assert (float(changed["caps"]["usd"]), changed["scopes"]) == (80.0, ["read"])
+    turned = _said(keys("ops", "--rotate", "--json"))
+    assert (
+        turned["token"] != made["token"] and turned["key"]["prefix"] == turned["token"][: len(turned["key"]["prefix"])]
+    )
+    assert _said(keys("ops", "--revoke", "--json"))["state"] == "revoked"
+
+
+def _said(result: Result) -> dict[str, Any]:
+    # The API's server logs to the same stdout: it is a thread of this process.
+    told: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+    return told
 
 
 def _status(call: Callable[[], object]) -> int:

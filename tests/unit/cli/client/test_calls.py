@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from cli.client import ApiError, Client, ClientError, Unreachable
+from cli.client import NO_RETRY, ApiError, Client, ClientError, Invalid, ServerError, Unreachable
 
 PROBLEM = {
     "type": "urn:kernelwright:error:invalid",
@@ -22,7 +22,7 @@ PROBLEM = {
 
 
 def client(answer: Callable[[httpx2.Request], httpx2.Response], key: str | None = None) -> Client:
-    return Client("http://api/", key, transport=httpx2.MockTransport(answer))
+    return Client("http://api/", key, retry=NO_RETRY, transport=httpx2.MockTransport(answer))
 
 
 def asked(call: Callable[[Client], Any], body: Any = None) -> httpx2.Request:
@@ -80,7 +80,7 @@ def test_a_long_poll_is_given_its_time_beyond_the_usual_timeout() -> None:
 
 
 def test_a_refusal_names_every_field_at_fault() -> None:
-    with client(lambda _: httpx2.Response(422, json=PROBLEM)) as made, pytest.raises(ApiError) as refused:
+    with client(lambda _: httpx2.Response(422, json=PROBLEM)) as made, pytest.raises(Invalid) as refused:
         made.submit({})
     error = refused.value
     assert str(error) == "#/seed: is negative\n  #/usd: is no amount"
@@ -89,7 +89,7 @@ def test_a_refusal_names_every_field_at_fault() -> None:
 
 
 def test_a_proxys_page_is_a_refusal_too() -> None:
-    refused = pytest.raises(ApiError, match="HTTP 502 without a problem document")
+    refused = pytest.raises(ServerError, match="HTTP 502 without a problem document")
     with client(lambda _: httpx2.Response(502, text="<html>bad gateway</html>")) as made, refused:
         made.jobs()
 
