@@ -47,21 +47,22 @@ def main() -> int:
             engine = make_engine(database_url, "load")
             fill(engine, jobs=options.jobs, candidates=options.candidates)
             engine.dispose()
-            with _api(database_url, valkey.url) as client:
+            with serving(database_url, valkey.url) as (client, _pid):
                 for name, request in _requests(client).items():
                     _say(name, _times_ms(client, *request))
     return 0
 
 
 @contextmanager
-def _api(database_url: str, redis_url: str) -> Iterator[httpx2.Client]:
+def serving(database_url: str, redis_url: str) -> Iterator[tuple[httpx2.Client, int]]:
+    """The API in a process of its own: a client of it, and its process id."""
     urls = {"KERNELWRIGHT_DATABASE_URL": database_url, "KERNELWRIGHT_REDIS_URL": redis_url}
     command = [sys.executable, "-m", "api", "--port", str(PORT)]
     with subprocess.Popen(command, env=os.environ | urls, stderr=subprocess.DEVNULL) as process:
         try:
             with httpx2.Client(base_url=f"http://127.0.0.1:{PORT}", timeout=30) as client:
                 _wait_for(client)
-                yield client
+                yield client, process.pid
         finally:
             process.terminate()
 
