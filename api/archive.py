@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from pydantic import Field
 from sqlalchemy.orm import Session
 
 from api import archive_examples as examples
@@ -18,9 +17,10 @@ from api.candidate_views import candidate_view
 from api.deps import StoreDep, known_parameters
 from api.errors import invalid
 from api.job_parts import ProblemRef, Target
+from api.jobs import Short
 from api.openapi import answers, example
 from api.paging import Cursor, link_next
-from api.schemas import Text, TimeIn
+from api.schemas import TimeIn
 from db import archive
 from db.archive import ArchiveFilter, ArchiveRow
 from db.paging import InvalidCursor
@@ -32,7 +32,6 @@ ManyLimit = Annotated[int, Query(ge=1, le=1000, description="at most this many")
 Include = Annotated[
     list[Literal["source", "workloads", "profile"]] | None, Query(description="what is large; may be repeated")
 ]
-Short = Annotated[Text, Field(max_length=256)]
 
 _LOG_CHARS = 2_000
 

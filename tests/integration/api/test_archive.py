@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,9 @@ def test_each_row_comes_once_while_others_are_inserted(http: httpx2.Client, hist
     for writer in writers:
         writer.start()
     try:
-        seen = [row["id"] for page in range(1) for row in _slowly(http, pages=25)]
+        while not inserted:
+            time.sleep(0.01)
+        seen = ids(_first_pages(http, 25))
     finally:
         done.set()
         for writer in writers:
@@ -125,8 +128,8 @@ def test_each_row_comes_once_while_others_are_inserted(http: httpx2.Client, hist
     assert set(ids(walked(http, "limit=1000"))) == set(before) | set(inserted)
 
 
-def _slowly(http: httpx2.Client, pages: int) -> list[dict[str, Any]]:
-    """Some pages of seven rows: writers are faster, so that there is always another."""
+def _first_pages(http: httpx2.Client, pages: int) -> list[dict[str, Any]]:
+    """Of seven rows each: there may be more, as long as others write."""
     seen: list[dict[str, Any]] = []
     path: str | None = "/v1/candidates?limit=7"
     for _ in range(pages):
