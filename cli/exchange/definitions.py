@@ -104,23 +104,25 @@ def describe(calls: Sequence[Call], source: str, name: str, op_family: str, summ
         kinds.setdefault(call.kind, []).append(call)
     groups = list(kinds.values())
     digest = hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()
-    plain = re.sub(r"\W+", "_", name).strip("_")
-    names = [f"{plain}_{digest[:8]}" + (f"_{group[0].workload}" if len(groups) > 1 else "") for group in groups]
+    # Names become those of files, and a problem may call its workloads anything.
+    plain, kind = _word(name), _word(op_family)
+    names = [f"{plain}_{digest[:8]}" + (f"_{_word(group[0].workload)}" if len(groups) > 1 else "") for group in groups]
     try:
         return [
-            _described(group, source, digest, each, op_family, summary)
-            for group, each in zip(groups, names, strict=True)
+            _described(group, source, digest, each, kind, summary) for group, each in zip(groups, names, strict=True)
         ]
     except ValueError as error:
         raise Unexportable(problem=name, why=error) from error
 
 
-def _described(calls: list[Call], source: str, digest: str, name: str, op_family: str, summary: str) -> Described:
+def _described(calls: list[Call], source: str, digest: str, name: str, kind: str, summary: str) -> Described:
     first = calls[0]
     _check(first, source)
     axes = _Axes(calls)
     arguments = tuple(first.inputs)
-    state = {_free(_identifier(each), first.inputs): each for each in first.state}
+    state: dict[str, str] = {}
+    for each in first.state:
+        state[_free(_identifier(each), {*first.inputs, *state})] = each
     tensor = next(name for name, value in [*first.inputs.items(), *zip(state, first.state.values(), strict=True)]
                   if isinstance(value, Tensor))  # fmt: skip
     inputs = {each: axes.spec([call.inputs[each] for call in calls]) for each in arguments}
@@ -132,7 +134,7 @@ def _described(calls: list[Call], source: str, digest: str, name: str, op_family
     }
     definition = Definition(
         name=name,
-        op_type=op_family,
+        op_type=kind,
         description=summary or None,
         axes=axes.found,
         inputs=inputs,
@@ -190,7 +192,7 @@ class _Axes:
 
     def _axis(self, sizes: tuple[int, ...], beside: Sequence[str]) -> str:
         """The axis of these sizes. A square tensor's two are told apart where two parameters have the size."""
-        named = [name for name in self.calls[0].params if self._given(name) == sizes and name.isidentifier()]
+        named = [name for name in self.calls[0].params if self._given(name) == sizes and self._usable(name)]
         name = next((each for each in named if each not in beside), named[0] if named else None)
         if name is None:
             known = [
@@ -202,8 +204,13 @@ class _Axes:
         self.sizes.setdefault(name, sizes)
         return name
 
+    def _usable(self, name: str) -> bool:
+        """An axis is called like no input."""
+        return name.isidentifier() and name not in self.calls[0].inputs
+
     def _new_name(self, sizes: tuple[int, ...]) -> str:
-        taken = {*self.calls[0].params, *self.calls[0].inputs, *self.sizes}
+        first = self.calls[0]
+        taken = {*first.params, *first.inputs, *map(_identifier, first.state), *self.sizes}
         return _free(f"d{sizes[0]}" if len(set(sizes)) == 1 else "n", taken)
 
     def _given(self, name: str) -> tuple[Any, ...]:
@@ -226,6 +233,10 @@ def _workload(call: Call, axes: _Axes, place: int, digest: str, state: Mapping[s
     )
 
 
+def _word(text: str) -> str:
+    return re.sub(r"\W+", "_", text).strip("_") or "other"
+
+
 def _identifier(name: str) -> str:
     plain = re.sub(r"\W", "_", name)
     return plain if plain.isidentifier() else f"_{plain}"
@@ -237,21 +248,21 @@ def _free(name: str, taken: Mapping[str, Any] | set[str]) -> str:
     return name
 
 
-def functional(made: str, arguments: Sequence[str], state: Mapping[str, str], tensor: str) -> str:
-    """A function `run` that calls a module, written as `made`, as a function of its arguments and its state.
+def functional(making: str, arguments: Sequence[str], state: Mapping[str, str]) -> str:
+    """A function `run` that calls a module as a function of its arguments and its state.
 
-    The module is made on the device of `tensor`, one of the inputs; all that has values is then put in its place.
+    `making` are the indented lines that make `_module`; the state's values are then put in the place of its own.
     """
     given = ", ".join(f"{known!r}: {name}" for name, known in state.items())
     passed = "".join(f"{name}, " for name in arguments)
     return (
         f"def run({', '.join((*arguments, *state))}):\n"
-        f"    with {tensor}.device:\n"
-        f"        model = {made}\n"
-        f"    return torch.func.functional_call(model, {{{given}}}, ({passed}))\n"
+        f"{making}"
+        f"    return torch.func.functional_call(_module, {{{given}}}, ({passed}))\n"
     )
 
 
 def _reference(source: str, call: Call, arguments: Sequence[str], state: Mapping[str, str], tensor: str) -> str:
     made = f"Model({', '.join(map(repr, call.init))})"
-    return f"{source.rstrip()}\n\n\nimport torch\n\n\n{functional(made, arguments, state, tensor)}"
+    making = f"    with {tensor}.device:\n        _module = {made}\n"
+    return f"{source.rstrip()}\n\n\nimport torch\n\n\n{functional(making, arguments, state)}"

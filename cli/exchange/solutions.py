@@ -68,9 +68,7 @@ def solution(candidate: Json, described: Described, target: Json, dialect: Diale
     """The solution that a candidate is. Raises Unexportable for what the dialect cannot describe."""
     module = candidate["id"]
     init = ", ".join(map(repr, described.init))
-    run = functional("_model", described.arguments, described.state, described.tensor)
-    run = run.replace(f"    with {described.tensor}.device:\n        model = _model\n",
-                      f"    model = _model({described.tensor}.device)\n")  # fmt: skip
+    run = functional(f"    _module = _model({described.tensor}.device)\n", described.arguments, described.state)
     return Solution(
         name=f"{described.definition.name}_{candidate['id']}",
         definition=described.definition.name,

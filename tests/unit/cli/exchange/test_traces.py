@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from cli.exchange.definitions import Described, Unexportable, describe
 from cli.exchange.solutions import hardware_name, solution, traces
@@ -81,6 +81,24 @@ def test_documents_come_back_as_they_were() -> None:
     assert back(Trace, only) == only
     sol = back(Definition, SOL_SOFTMAX)
     assert sol["axes"]["wide"] == {"type": "expr", "expression": "heads * 64"}
+
+
+def unknown(part: Any) -> list[str]:
+    """Fields of a document that the types do not have, at any depth."""
+    if isinstance(part, BaseModel):
+        inside = [name for field in type(part).model_fields for name in unknown(getattr(part, field))]
+        return [*(part.model_extra or {}), *inside]
+    values = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+    return [name for value in values for name in unknown(value)]
+
+
+def test_every_field_of_the_documents_is_known() -> None:
+    documents = {Definition: [GEMM, SOL_SOFTMAX], Workload: [WORKLOAD], Solution: [SOLUTION], Trace: [PASSED]}
+    for model, each in documents.items():
+        assert [unknown(model.model_validate(document)) for document in each] == [[]] * len(each)
+    assert unknown(Workload.model_validate(WORKLOAD | {"tolerance": 1})) == ["tolerance"]
+    cuda = SOLUTION["spec"] | {"binding": "torch", "language": "cuda"}
+    assert unknown(Solution.model_validate(SOLUTION | {"spec": cuda, "description": "fast"})) == []
 
 
 def test_fields_that_are_not_known_here_are_kept() -> None:
@@ -207,6 +225,55 @@ def test_state_and_numbers_become_inputs() -> None:
                                                                               "output1": ["rows"]}  # fmt: skip
     assert found.workloads["b"].axes == {"rows": 9}
     assert found.workloads["b"].model_dump()["inputs"]["scale"] == {"type": "scalar", "value": 0.5}
+
+
+AWKWARD = """
+import torch
+from torch import nn
+
+SPEC = {"op_family": "x/y", "workloads": [
+    {"name": "../a", "params": {"x": 6, "features": 6}},
+    {"name": "../b", "params": {"x": 9, "features": 7}},
+]}
+
+
+class Inner(nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.b = nn.Parameter(torch.ones(features))
+
+
+class Model(nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.a = Inner(features)
+        self.a_b = nn.Parameter(torch.ones(features))
+
+    def forward(self, x):
+        return x * self.a.b + self.a_b
+
+
+def get_inputs(x, features):
+    return [torch.randn(x, features)]
+
+
+def get_init_inputs(features):
+    return [features]
+"""
+
+
+def test_names_are_told_apart_and_make_no_paths() -> None:
+    found = describe(trace(AWKWARD, "own/op", "cpu"), AWKWARD, "own/op", "x/y")
+    assert [each.definition.op_type for each in found] == ["x_y"] * 2
+    assert not any(set("/.") & set(each.definition.name) for each in found)
+    for each in found:
+        assert each.state == {"a_b": "a_b", "a_b_": "a.b"}
+        assert not each.definition.axes.keys() & each.definition.inputs.keys()
+    names: dict[str, Any] = {}
+    exec(found[0].definition.reference, names)
+    x = torch.randn(6, 6)
+    order = {"a_b": torch.full((6,), 3.0), "a_b_": torch.full((6,), 2.0)}
+    assert torch.equal(names["run"](x, *order.values()), x * 2 + 3)
 
 
 def test_the_reference_computes_what_the_module_computes() -> None:
