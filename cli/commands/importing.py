@@ -31,6 +31,7 @@ from cli.commands.submit import (
     Target,
     Usd,
     WallS,
+    given,
     target_of,
     usd_of,
 )
@@ -83,19 +84,18 @@ def kernelbench(
         if submit:
             show.note("nothing was submitted: mend these files, select others, or say --skip-faulty")
         raise typer.Exit(_FAULTY if faulty else 0)
-    common = {
-        "target": target_of(target, None, None),
-        "budget": _given(candidates=budget_candidates, wall_s=budget_wall_s,
-                         usd=None if budget_usd is None else usd_of(budget_usd)),
-        "policy": _given(search=policy),
-        "admit": None if admit else False,
-        "certify": None if certify else False,
-        "models": model,
-        "diagnosis_model": diagnosis_model,
-        "labels": dict(key_value(pair) for pair in label or ()),
-        "priority": priority,
-    }  # fmt: skip
-    common = {name: value for name, value in common.items() if value not in (None, {}, [])}
+    usd = None if budget_usd is None else usd_of(budget_usd)
+    common = given(
+        target=target_of(target, None, None),
+        budget=given(candidates=budget_candidates, usd=usd, wall_s=budget_wall_s),
+        policy=given(search=policy),
+        admit=None if admit else False,
+        certify=None if certify else False,
+        models=model,
+        diagnosis_model=diagnosis_model,
+        labels=dict(key_value(pair) for pair in label or ()),
+        priority=priority,
+    )
     planned = [Planned(entry, job_body(entry, common)) for entry in found if entry.fault is None]
     with service(url) as client:
         _check_all(client, planned)
@@ -175,12 +175,11 @@ def _tell(each: Planned, job: Job, new: bool, *, as_json: bool) -> None:
 
 def _submit_one(made: ProblemFile, target: str | None, candidates: int | None, url: str, *, as_json: bool) -> None:
     name = "".join(each if each.isalnum() and each.isascii() or each in "_.-" else "_" for each in made.name)
-    body: dict[str, Any] = {
-        "problem": {"name": name.lstrip(".-")[:100] or "problem", "source": made.source},
-        "target": target_of(target, None, None),
-    }
-    if candidates is not None:
-        body["budget"] = {"candidates": candidates}
+    body = given(
+        problem={"name": name.lstrip(".-")[:100] or "problem", "source": made.source},
+        target=target_of(target, None, None),
+        budget=given(candidates=candidates),
+    )
     with service(url) as client:
         job = client.submit(body)
     if as_json:
@@ -236,7 +235,3 @@ def _faults(error: ValidationError) -> str:
     """The first faults, with where they are."""
     told = [f"{'.'.join(map(str, each['loc'])) or 'the document'}: {each['msg']}" for each in error.errors()]
     return "; ".join(told[:3])
-
-
-def _given(**values: Any) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}

@@ -192,7 +192,7 @@ def _source(definition: Definition, workloads: Mapping[str, Mapping[str, float]]
     about = " ".join((definition.description or definition.name).split())
     rows = [f"        {{'name': {name!r}, 'params': {dict(params)!r}}}," for name, params in workloads.items()]
     lines = [
-        f"# From the definition {' '.join(definition.name.split())}, in the format of FlashInfer Trace: `run` is all of it.",
+        f"# From the definition {' '.join(definition.name.split())}: `run` is all of it, as it came.",
         definition.reference.strip("\n"),
         "",
         "",
