@@ -16,6 +16,7 @@ import structlog
 from fastapi import FastAPI
 
 from api import (
+    archive,
     asking,
     auditing,
     candidates,
@@ -110,6 +111,7 @@ def create_app(settings: Settings | None = None, *, ring: Ring | None = None) ->
         requests,
         events,
         asking,
+        archive,
         candidates,
         comparing,
         certificates,

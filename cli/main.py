@@ -79,6 +79,8 @@ COMMANDS = {
     "admit": _Lazy("cli.admit:admit", "Say here whether a problem can be judged, and what would pass that must not."),
     "certify": _Lazy("cli.certify:certify", "Judge a finalist here and write its certificate: JSON and a page."),
     "replay": _Lazy("cli.replay:replay", "Judge a stored candidate again here, or run a job's search again."),
+    "export": _Lazy("cli.export:export_app", "Take candidates and winners away, in formats that others read."),
+    "import": _Lazy("cli.imports:import_app", "Bring problems of other suites in: KernelBench, FlashInfer Trace."),
     "worker": _Lazy("cli.worker:worker", "Run workers against a Postgres and a Redis of your own."),
     "keys": _Lazy("cli.keys:keys", "List API keys; make, change, rotate or revoke one."),
     "audit": _Lazy("cli.commands.audit:audit", "Read who submitted, cancelled and changed what."),

@@ -135,7 +135,7 @@ def submit(
     body: dict[str, Any] = {"problem": problem_of(problem), "target": target_of(target, hardware, language)}
     usd = None if budget_usd is None else usd_of(budget_usd)
     optional = {
-        "budget": _given(
+        "budget": given(
             candidates=budget_candidates,
             usd=usd,
             wall_s=budget_wall_s,
@@ -143,8 +143,8 @@ def submit(
             calls=budget_calls,
             tokens=budget_tokens,
         ),
-        "stop": _given(target_speedup=target_speedup, stagnation=stagnation),
-        "policy": _given(search=policy, own_kernel_share=own_kernel_share),
+        "stop": given(target_speedup=target_speedup, stagnation=stagnation),
+        "policy": given(search=policy, own_kernel_share=own_kernel_share),
         "admit": None if admit else False,
         "certify": None if certify else False,
         "models": model,
@@ -153,8 +153,7 @@ def submit(
         "priority": priority,
         "seed": seed,
     }
-    # What was not said is left to the server's defaults, so that they are written down in one place.
-    body |= {name: value for name, value in optional.items() if value not in (None, {}, [])}
+    body |= given(**optional)
     with service(url) as client:
         if dry_run:
             _show_dry_run(client.dry_run(body), as_json=json)
@@ -247,5 +246,6 @@ def _show_dry_run(answer: DryRun, *, as_json: bool) -> None:
         show.note(f"warning: {warning}")
 
 
-def _given(**values: Any) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
+def given(**values: Any) -> dict[str, Any]:
+    """What was said. The rest is left to the server's defaults, so that they are written down in one place."""
+    return {name: value for name, value in values.items() if value not in (None, {}, [])}

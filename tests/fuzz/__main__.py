@@ -48,7 +48,7 @@ RULED_BY_MORE = (
     r"^/v1/jobs/[^/]+/tell$",  # a plan goes with a source, and not with an answer
     r"^/v1/jobs/[^/]+/rerun$",  # an Idempotency-Key stands for one body
     r"^/v1/keys(/[^/]+/rotate)?$",  # an end that is over already
-    r"^/v1/(jobs/[^/]+/(candidates|decisions|proposals)|knowledge/lessons|audit)$",  # a cursor belongs to one list
+    r"^/v1/(jobs/[^/]+/(candidates|decisions|proposals)|candidates|knowledge/lessons|audit)$",  # whose cursor it is
     r"^/v1/webhooks(/[^/]+(/deliveries)?)?$",  # where a URL leads, and cursors again
 )
 """Operations with rules that no JSON schema states: there 422 may answer what the schema allows."""

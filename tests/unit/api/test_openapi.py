@@ -10,6 +10,8 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from api import (
+    archive_examples,
+    archive_schemas,
     asking_schemas,
     candidate_schemas,
     comparison_schemas,
@@ -52,6 +54,7 @@ def test_the_surface_is_this_and_no_other() -> None:
         "GET /metrics",
         "GET /readyz",
         "GET /v1/audit",
+        "GET /v1/candidates",
         "GET /v1/candidates/{candidate_id}",
         "GET /v1/candidates/{candidate_id}/compare/{other_id}",
         "GET /v1/candidates/{candidate_id}/knowledge",
@@ -154,6 +157,7 @@ def references(node: Any) -> Iterator[str]:
         (candidate_schemas.Candidate, examples.CANDIDATE),
         (candidate_schemas.CandidateDetail, examples.CANDIDATE_DETAIL),
         (candidate_schemas.CandidatePage, examples.CANDIDATE_PAGE),
+        (archive_schemas.ArchivePage, archive_examples.ARCHIVE_PAGE),
         (event_schemas.EventPage, examples.EVENT_PAGE),
         (problem_schemas.ProblemSource, examples.PROBLEM_SOURCE),
         (worker_schemas.Worker, examples.WORKER),
