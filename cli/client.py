@@ -15,7 +15,8 @@ The calls return the API's own JSON, typed by the dictionaries of `cli.resources
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, cast
 from urllib.parse import quote
@@ -277,6 +278,17 @@ class Client:
     def certificate_page(self, job_id: str) -> str:
         """The certificate as an HTML page. ApiError 404 while there is none."""
         return self.send("GET", f"/v1/jobs/{_seg(job_id)}/certificate", headers={"Accept": "text/html"}).text
+
+    def package(
+        self, id: str, *, also: Sequence[str] = (), format: Literal["sdist", "wheel"] = "sdist"
+    ) -> tuple[str, bytes]:
+        """(file name, bytes) of the package of a job's best kernel or of a candidate, with those of `also` beside it.
+        ApiError 404 or 409 where there is no certificate."""
+        kind = "candidates" if id.startswith("cand_") else "jobs"
+        path, params = f"/v1/{kind}/{_seg(id)}/package", {"format": format, "also": list(also)}
+        answer = self.send("GET", path, params=params)
+        name = re.search(r'filename="([^"]*)"', answer.headers.get("content-disposition", ""))
+        return (name[1] if name else ""), answer.content
 
     def cancel(self, job_id: str, *, reason: str | None = None) -> Cancelled:
         """Ask a job to stop. `changed` is false when it had ended, or was asked before."""

@@ -33,11 +33,14 @@ class _Lazy:
     def load(self, name: str) -> typer.Typer:
         """The command itself, its module imported. Raises MissingPackage when that cannot be done here."""
         module, _, function = self.place.partition(":")
-        command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings=_SETTINGS)
         try:
-            command.command(name)(getattr(importlib.import_module(module), function))
+            found = getattr(importlib.import_module(module), function)
         except ModuleNotFoundError as error:
             raise MissingPackage(command=name, package=error.name) from error
+        if isinstance(found, typer.Typer):  # a command with subcommands
+            return found
+        command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings=_SETTINGS)
+        command.command(name)(found)
         return command
 
 
@@ -55,6 +58,7 @@ COMMANDS = {
     "diff": _Lazy(
         "cli.commands.diff:diff", "Compare two candidates: timings side by side, and the diff of their sources."
     ),
+    "export": _Lazy("cli.export:export_app", "Export a certified kernel as a package that pip installs."),
     "cancel": _Lazy("cli.commands.jobs:cancel", "Cancel a job."),
     "rerun": _Lazy("cli.commands.submit:rerun", "Submit what a job asked for once more."),
     "ask": _Lazy("cli.commands.ask:ask", "Take open questions of a job, with their prompts, to answer them yourself."),
