@@ -25,7 +25,7 @@ import torch
 from .facts import BACKWARD, MODE_MATTERS, PACKAGE
 from .kernels import FAILED, NotBuilt, call_kernel
 from .ops import forward as op
-from .table import ROWS, Like, Row, bound_init, reference, tensors_of
+from .table import ROWS, Init, Like, Row, bound_init, reference, tensors_of
 
 VARIABLE = f"{PACKAGE.upper().replace('.', '_')}_USE"
 CHOICES = ("auto", "kernel", "reference")
@@ -43,7 +43,7 @@ class NotCovered(RuntimeError):
 class Call(NamedTuple):
     """What a decision is made from."""
 
-    init: tuple[tuple[str, Any], ...]
+    init: Init
     state: Sequence[torch.Tensor]
     inputs: tuple[Any, ...]
     training: bool
@@ -131,7 +131,7 @@ CHECKS: tuple[Check, ...] = (
         lambda row, call: all(_strides(tensor, like) for tensor, like in _tensors(row, call)),
         "another memory layout than strides {strides}",
     ),
-    (lambda row, call: call.init == row.init, "constructed otherwise than {row.init}"),
+    (lambda row, call: call.init == row.init, "constructed otherwise than with {row.init[0]}"),
     (lambda row, call: not call.changed, "an attribute was set after construction; the kernel was certified without"),
     (
         lambda row, call: call.training or not MODE_MATTERS,

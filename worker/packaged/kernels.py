@@ -21,7 +21,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .facts import PACKAGE, Kernel
-from .table import Like, Row, in_order, like, reference
+from .table import Like, Row, construct, in_order, like, reference
 
 _ALIGNED = 64
 """Bytes. The judge's inputs began at such addresses: vector loads may rely on it."""
@@ -103,7 +103,7 @@ class _Instance:
 
     def __init__(self, row: Row, kind: Any, device: torch.device) -> None:
         with _disable_current_modes(), torch.random.fork_rng(devices=[]):
-            self._model = kind(**dict(row.init)).to(device)
+            self._model = construct(kind, row.init).to(device)
         self._row = row
         self._places = [_place(self._model, name) for name in row.names]
 

@@ -33,6 +33,10 @@ class Like:
     full_strides: tuple[int, ...]
 
 
+Init = tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]
+"""Arguments by place, and by name."""
+
+
 @dataclass(frozen=True)
 class Row:
     """One certified workload of one kernel."""
@@ -46,8 +50,8 @@ class Row:
     ci95: tuple[float, float]
     baseline: str
     latency_us: float
-    init: tuple[tuple[str, Any], ...] = ()
-    """The constructor's arguments by name, defaults included."""
+    init: Init = ((), ())
+    """The constructor's arguments, defaults included."""
     names: tuple[str, ...] = ()
     """Of parameters, then of buffers: what `state` is like."""
     state: tuple[Like, ...] = ()
@@ -77,11 +81,17 @@ def like(tensor: torch.Tensor) -> Like:
     return Like(shape, tensor.dtype, told, strides)
 
 
-def bound_init(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """The constructor's arguments by name, defaults included: so two calls that mean the same are equal."""
+def bound_init(args: Sequence[Any], kwargs: dict[str, Any]) -> Init:
+    """The constructor's arguments, defaults included and by place where they have one: so two calls that mean the same
+    are equal."""
     bound = _INIT.bind(*args, **kwargs)
     bound.apply_defaults()
-    return tuple(bound.arguments.items())
+    return bound.args, tuple(sorted(bound.kwargs.items()))
+
+
+def construct(kind: Callable[..., Any], init: Init) -> Any:
+    """The reference or the drop-in, with these arguments."""
+    return kind(*init[0], **dict(init[1]))
 
 
 def tensors_of(module: torch.nn.Module) -> tuple[tuple[str, ...], list[torch.Tensor]]:

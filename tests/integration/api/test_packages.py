@@ -62,7 +62,9 @@ def test_kernels_of_two_jobs_in_one_package(client: Client, history: History, jo
     name, data = client.package(job["id"], also=[other["id"], second])
     assert name.startswith("softmax_kernel-2026.11.23.0+")
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-        kernels = sorted(entry.rpartition("/")[2] for entry in archive.getnames() if "/kernel_" in entry)
+        kernels = sorted(
+            entry.rpartition("/")[2] for entry in archive.getnames() if "/kernel_" in entry and entry.endswith(".py")
+        )
     assert kernels == ["kernel_cpu_cpp.py", "kernel_cpu_cpp__2.py"]
 
 

@@ -22,7 +22,7 @@ from cli.client import Client
 from db.settings import Settings
 from tests.integration.api.history import History
 from tests.integration.api.server import serving
-from tests.support.certified import certificate, problem_source
+from tests.support.certified import certificate, elsewhere, problem_source
 
 LIMIT_S = 280
 
@@ -83,12 +83,13 @@ def history(sessions: sessionmaker[Session]) -> History:
     return History(sessions)
 
 
-def certified_job(client: Client, history: History, name: str) -> str:
-    """A job whose best has the recorded certificate of that name; its id."""
+def certified_job(client: Client, history: History, name: str, triton: str = "") -> str:
+    """A job whose best has the recorded certificate of that name, or `triton` on an H200; its id."""
     problem = {"name": name, "source": problem_source(name)}
-    job = client.submit({"problem": problem, "target": {"hardware": "cpu", "language": "cpp"}})
+    target = {"hardware": "nvidia-h200", "language": "triton"} if triton else {"hardware": "cpu", "language": "cpp"}
+    job = client.submit({"problem": problem, "target": target})
     history.evaluate(job["id"], speedup=2.0)
-    document = certificate(name)
+    document = elsewhere(triton) if triton else certificate(name)
     del document["sha256"]
     history.certify(job["id"], **document)
     return job["id"]

@@ -33,3 +33,19 @@ def certificate(name: str, **other: Any) -> dict[str, Any]:
 def signed(document: dict[str, Any]) -> dict[str, Any]:
     """The document with the hash that it must have."""
     return {**document, "sha256": document_hash(document)}
+
+
+def elsewhere(source: str, language: str = "triton") -> dict[str, Any]:
+    """The certificate that softmax might get for another source on an H200: softmax's own, with what must differ."""
+    document = certificate("softmax")
+    workloads = bundled()["softmax"].spec.workloads_for("nvidia-h200")
+    document["candidate"] |= {"source": source, "sha256": source_hash(source), "language": language}
+    document["hardware"] = "nvidia-h200"
+    document["environment"] = {"arch": "sm_90", "torch": "2.11.0", "triton": "3.6.0", "cuda": "13.0"}
+    document["problem"]["workloads"] = [
+        {"name": each.name, "params": dict(each.params), "inputs": ["{dtype} {rows} x {cols}".format(**each.params)]}
+        for each in workloads
+    ]
+    timed = document["timing"]["workloads"][0]
+    document["timing"]["workloads"] = [{**timed, "name": each.name, "samples_us": {}} for each in workloads]
+    return signed(document)

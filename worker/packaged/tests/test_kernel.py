@@ -75,7 +75,7 @@ def test_the_function_compiles_as_one_graph(row: Row) -> None:
     needs(row)
     module, inputs = made(row)
     dispatch.use("kernel")
-    init, state = [value for _name, value in row.init], module.state_dict() or None
+    init, state = row.init[0], module.state_dict() or None
 
     def function(*values: object) -> object:
         return dispatch.functional(*values, init=init, state=state)

@@ -11,7 +11,7 @@ import torch
 
 from .. import dispatch
 from ..facts import BACKWARD, HERE, KERNELS, Kernel, document_hash
-from ..table import ROWS, Row, in_order, reference
+from ..table import ROWS, Row, construct, in_order, reference
 from .tolerances import SMALLEST, device_of, made
 
 
@@ -61,7 +61,7 @@ def test_other_calls_get_the_reference(row: Row, case: str) -> None:
     module, inputs = _outside(row, case)
     said = module.explain(*inputs)
     assert said.startswith("reference: "), said
-    same = reference.Model(**dict(module._init)).to(device_of(row))
+    same = construct(reference.Model, module._init).to(device_of(row))
     same.to(next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32))
     same.load_state_dict(module.state_dict())
     # A layout may have eager add up in another order, but both do the same.
@@ -84,13 +84,13 @@ def test_the_switch_is_obeyed(row: Row) -> None:
 @pytest.mark.parametrize("row", SMALLEST)
 def test_the_state_dict_is_the_references(row: Row) -> None:
     module, inputs = made(row, device_of(row))
-    theirs = reference.Model(**dict(module._init)).to(device_of(row))
+    theirs = construct(reference.Model, module._init).to(device_of(row))
     assert list(module.state_dict()) == list(theirs.state_dict())
     theirs.load_state_dict(module.state_dict())
     saved = io.BytesIO()
     torch.save(theirs.state_dict(), saved)
     saved.seek(0)
-    again = dispatch.DropIn(**dict(module._init)).to(device_of(row))
+    again = construct(dispatch.DropIn, module._init).to(device_of(row))
     again.load_state_dict(torch.load(saved, weights_only=True))
     with torch.no_grad():
         torch.testing.assert_close(again(*inputs), module(*inputs), rtol=0, atol=0, equal_nan=True)
@@ -99,9 +99,8 @@ def test_the_state_dict_is_the_references(row: Row) -> None:
 @pytest.mark.parametrize("row", SMALLEST)
 def test_the_function_does_what_the_module_does(row: Row) -> None:
     module, inputs = made(row, device_of(row))
-    init = [value for _name, value in row.init]
     with torch.no_grad():
-        found = dispatch.functional(*inputs, init=init, state=module.state_dict() or None)
+        found = dispatch.functional(*inputs, init=module._init[0], state=module.state_dict() or None)
         torch.testing.assert_close(found, module(*inputs), rtol=0, atol=0, equal_nan=True)
 
 

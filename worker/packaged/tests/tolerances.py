@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from ..dispatch import DropIn
 from ..facts import KERNELS
 from ..kernels import NotBuilt, candidate
-from ..table import ROWS, Like, Row, called, in_order, reference
+from ..table import ROWS, Like, Row, called, construct, in_order, reference
 
 EVERY = [pytest.param(row, id=f"{row.kernel.name}-{row.workload}") for row in ROWS if not row.unusable]
 
@@ -42,21 +43,31 @@ def device_of(row: Row) -> str:
     return row.kernel.device if row.kernel.device == "cpu" or torch.cuda.is_available() else "cpu"
 
 
+def _sizes(row: Row, device: str) -> dict[str, Any]:
+    """The workload's parameters; off its device, where gigabytes would take minutes, the file's own defaults."""
+    if device == row.kernel.device:
+        return row.params
+    functions = (reference.get_inputs, reference.get_init_inputs)
+    needed = [each for function in functions for each in inspect.signature(function).parameters.values()]
+    return {} if all(each.default is not each.empty for each in needed) else row.params
+
+
 def made(row: Row, device: str = "") -> tuple[DropIn, list[Any]]:
     """The drop-in of a row with parameters off their initial values, and inputs from get_inputs."""
     device = device or row.kernel.device
-    module = DropIn(**dict(row.init)).to(device)
+    params = _sizes(row, device)
+    module = DropIn(*called(reference.get_init_inputs, params)).to(device)
     with torch.no_grad():
         for parameter in module.parameters():
             if parameter.is_floating_point():
                 parameter.add_(0.1 * torch.randn(parameter.shape).to(parameter))
-    inputs = called(reference.get_inputs, row.params)
+    inputs = called(reference.get_inputs, params)
     return module, [value.to(device) if isinstance(value, torch.Tensor) else value for value in inputs]
 
 
 def judged_by(module: DropIn) -> torch.nn.Module:
     """The reference with the module's parameters and buffers, in float64: the truth."""
-    exact: torch.nn.Module = reference.Model(**dict(module._init)).to(
+    exact: torch.nn.Module = construct(reference.Model, module._init).to(
         next(iter(module.state_dict().values()), torch.empty(0)).device
     )
     exact.load_state_dict(module.state_dict())
