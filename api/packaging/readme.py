@@ -21,7 +21,7 @@ def readme(names: Names, version: str, about: Outline, winners: Sequence[Winner]
         _rule(about),
         *_use(names, about),
         "## What was certified",
-        *_tables(winners),
+        *_tables(about, winners),
         "## Building",
         _how_built(winners),
         "## Verify",
@@ -85,7 +85,7 @@ python -m pytest -p no:cacheprovider --pyargs {names.module}
     )
 
 
-def _tables(winners: Sequence[Winner]) -> Iterator[str]:
+def _tables(about: Outline, winners: Sequence[Winner]) -> Iterator[str]:
     for winner in winners:
         document = winner.document
         environment = document["environment"]
@@ -100,7 +100,9 @@ def _tables(winners: Sequence[Winner]) -> Iterator[str]:
             "| workload | inputs | speedup | 95 % interval | over | latency |",
             "|---|---|---|---|---|---|",
         ]
-        inputs = {each["name"]: each["inputs"] for each in document["problem"]["workloads"]}
+        # After forward's own come the cotangents of a problem with a backward.
+        own = len(about.forward_args) or None
+        inputs = {each["name"]: each["inputs"][:own] for each in document["problem"]["workloads"]}
         for timed in document["timing"]["workloads"]:
             low, high = timed["ci95"]
             shown = "" if low > 1 else " (reference is used)"

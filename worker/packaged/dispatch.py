@@ -74,6 +74,13 @@ def _strides(tensor: torch.Tensor, like: Like) -> bool:
     return tensor.layout is torch.strided and all(tensor.stride(place) == stride for place, stride in like.strides)
 
 
+def _untransformed(row: Row, call: Call) -> bool:
+    # In a trace torch.func is taken apart before the op is called, which has a rule for vmap.
+    if torch.compiler.is_compiling():
+        return True
+    return not any(torch._C._functorch.is_functorch_wrapped_tensor(tensor) for tensor, _like in _tensors(row, call))
+
+
 def _grad(row: Row, call: Call) -> bool:
     if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor, _like in _tensors(row, call)):
         return True
@@ -115,6 +122,7 @@ Check = tuple[Callable[[Row, Call], bool], str]
 CHECKS: tuple[Check, ...] = (
     (lambda row, call: not row.unusable, "{row.unusable}"),
     (_arguments, "other arguments: the workload takes plain torch tensors (no subclass) {row.inputs}"),
+    (_untransformed, "a transform of torch.func, such as vmap or grad, is at work"),
     (
         lambda row, call: all(tensor.device.type == row.kernel.device for tensor, _like in _tensors(row, call)),
         "the kernel is for {row.kernel.device}",
