@@ -43,7 +43,8 @@ class NotCovered(RuntimeError):
 class Call(NamedTuple):
     """What a decision is made from."""
 
-    init: Init
+    rows: tuple[int, ...]
+    """Numbers of the rows for the arguments that the module was constructed with."""
     state: Sequence[torch.Tensor]
     inputs: tuple[Any, ...]
     training: bool
@@ -68,6 +69,11 @@ def _arguments(row: Row, call: Call) -> bool:
     return all(_right_type(value, like) for value, like in zip(call.inputs, row.inputs, strict=True)) and all(
         _right_type(value, like) for value, like in zip(call.state, row.state, strict=True)
     )
+
+
+def _device(row: Row, call: Call) -> bool:
+    devices = [tensor.device for tensor, _like in _tensors(row, call)]
+    return bool(devices) and devices[0].type == row.kernel.device and all(each == devices[0] for each in devices)
 
 
 def _strides(tensor: torch.Tensor, like: Like) -> bool:
@@ -114,8 +120,7 @@ def _machine(row: Row, call: Call) -> bool:
         return True
     if row.kernel.device == "cpu":
         return row.kernel.machine == _PROCESSOR
-    index = next((tensor.device.index for tensor, _like in _tensors(row, call)), 0)
-    return bool(row.kernel.machine == _architectures()[index or 0])
+    return bool(row.kernel.machine == _architectures()[_tensors(row, call)[0][0].device.index or 0])
 
 
 Check = tuple[Callable[[Row, Call], bool], str]
@@ -123,10 +128,7 @@ CHECKS: tuple[Check, ...] = (
     (lambda row, call: not row.unusable, "{row.unusable}"),
     (_arguments, "other arguments: the workload takes plain torch tensors (no subclass) {row.inputs}"),
     (_untransformed, "a transform of torch.func, such as vmap or grad, is at work"),
-    (
-        lambda row, call: all(tensor.device.type == row.kernel.device for tensor, _like in _tensors(row, call)),
-        "the kernel is for {row.kernel.device}",
-    ),
+    (_device, "the kernel is for tensors on one device, {row.kernel.device}"),
     (
         lambda row, call: all(tensor.dtype == like.dtype for tensor, like in _tensors(row, call)),
         "other types than {types}",
@@ -139,7 +141,7 @@ CHECKS: tuple[Check, ...] = (
         lambda row, call: all(_strides(tensor, like) for tensor, like in _tensors(row, call)),
         "another memory layout than strides {strides}",
     ),
-    (lambda row, call: call.init == row.init, "constructed otherwise than with {row.init[0]}"),
+    (lambda row, call: row.number in call.rows, "constructed otherwise than with {row.init[0]}"),
     (lambda row, call: not call.changed, "an attribute was set after construction; the kernel was certified without"),
     (
         lambda row, call: call.training or not MODE_MATTERS,
@@ -235,12 +237,20 @@ def _plain(module: torch.nn.Module) -> tuple[tuple[torch.nn.Module, str, Any], .
     )
 
 
+def _same(one: Init, other: Init) -> bool:
+    try:
+        return bool(one == other)
+    except RuntimeError:  # a tensor among the arguments: equal to nothing
+        return False
+
+
 class DropIn(reference.Model):  # type: ignore[misc, name-defined]
     """The reference's module with its constructor, parameters and state dict; `forward` picks kernel or reference."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._init = bound_init(args, kwargs)
+        self._rows = tuple(row.number for row in ROWS if _same(row.init, self._init))
         self._made_with = _plain(self)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -262,7 +272,7 @@ class DropIn(reference.Model):  # type: ignore[misc, name-defined]
 
     def _call(self, inputs: tuple[Any, ...]) -> Call:
         changed = any(getattr(part, name, None) != value for part, name, value in self._made_with)
-        return Call(self._init, tensors_of(self)[1], inputs, self.training, changed)
+        return Call(self._rows, tensors_of(self)[1], inputs, self.training, changed)
 
 
 def functional(*args: Any, init: Sequence[Any] = (), state: Mapping[str, torch.Tensor] | None = None) -> Any:
