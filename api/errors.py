@@ -344,6 +344,13 @@ class JobEnded(Conflict):
     slug = "job-ended"
 
 
+class NotPackable(Conflict):
+    """This kernel cannot be packaged: only a certified one can, and the detail says what is missing."""
+
+    title = "Not packable"
+    slug = "not-packable"
+
+
 class NotAsking(Conflict):
     """This job asks no outside agents. Submit one with "ask/tell" among its `models`."""
 

@@ -217,6 +217,8 @@ CERTIFICATE: dict[str, Any] = {
     "sha256": _HASH,
 }
 
+PACKAGE = "(the bytes of softmax_kernel-2026.11.21.130612+0d5e3f6a.tar.gz)"
+
 EVENT: dict[str, Any] = {
     "seq": 1042,
     "job_id": JOB_ID,

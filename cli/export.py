@@ -6,6 +6,7 @@ import typer
 
 from cli.commands.dataset import dataset
 from cli.commands.flashinfer import flashinfer
+from cli.commands.package import package
 
 export_app = typer.Typer(
     help="Take candidates and winners away, in formats that others read.",
@@ -15,3 +16,4 @@ export_app = typer.Typer(
 )
 export_app.command("dataset")(dataset)
 export_app.command("flashinfer")(flashinfer)
+export_app.command("package")(package)

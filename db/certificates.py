@@ -131,6 +131,11 @@ def job_certificate(session: Session, job: Job) -> Certificate | None:
     return session.scalars(query).one_or_none()
 
 
+def candidate_certificate(session: Session, candidate_id: str) -> Certificate | None:
+    """The certificate of a candidate, or its refusal."""
+    return session.scalars(select(Certificate).where(Certificate.candidate_id == candidate_id)).one_or_none()
+
+
 def _dethrone(session: Session, job_id: str) -> str | None:
     """Give the refused candidate's place to the next best, or to nobody; the id of the new best."""
     heir = None if len(refusals(session, job_id)) >= MAX_REFUSALS else _next_best(session, job_id)

@@ -44,6 +44,7 @@ REQUEST_LIMIT_S = 20.0
 NO_LIMIT = "1000000/minute"
 RULED_BY_MORE = (
     r"^/v1/jobs$",  # CUDA does not run on a cpu; what a problem's source must be
+    r"^/v1/(jobs|candidates)/[^/]+/package$",  # what goes into one package beside the first is of the same problem
     r"^/v1/requests$",  # words that are like no bundled problem, and no model to write one
     r"^/v1/jobs/[^/]+/tell$",  # a plan goes with a source, and not with an answer
     r"^/v1/jobs/[^/]+/rerun$",  # an Idempotency-Key stands for one body

@@ -1,0 +1,1 @@
+"""The tests that travel with a package: `python -m pytest --pyargs <package>`."""
