@@ -94,16 +94,15 @@ def _kept(session: Session, candidate_id: str, kind: CodeKind) -> generated.List
 
 def _why_none(row: CandidateRow, language: Language, kind: CodeKind, kept: list[CodeKind]) -> str:
     """Why there is no such code of this candidate, in one sentence."""
-    own = f"/v1/candidates/{row.candidate.duplicate_of}/{kind}"
-    if kind not in LANGUAGES[language] and kind not in kept:
-        made = ", ".join(LANGUAGES[language])
-        return f"a {language} kernel has no {kind}: it has {made}"
     if row.candidate.duplicate_of is not None:
-        return f"this candidate is another one again, and that one was judged: see {own}"
+        twin = f"/v1/candidates/{row.candidate.duplicate_of}/{kind}"
+        return f"this candidate is another one again, and that one was judged: see {twin}"
     if row.evaluation is None:
         return f"this candidate was not judged (state {row.candidate.state}): code is kept of what the judge accepted"
     if row.evaluation.verdict != Verdict.OK:
         return f"code is kept of what the judge accepted, and the verdict of this candidate is {row.evaluation.verdict}"
+    if kind not in LANGUAGES[language]:
+        return f"a {language} kernel has no {kind}: it has {', '.join(LANGUAGES[language])}"
     if kept:
         return f"the worker that judged this candidate could not read its {kind}: its log says why (code.missing)"
     return "this candidate was judged before code was kept, or by a worker that keeps none (KERNELWRIGHT_KEEP_CODE)"

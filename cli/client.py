@@ -257,6 +257,10 @@ class Client:
         """One candidate with its source and the judge's report."""
         return cast(CandidateDetail, self._json("GET", f"/v1/candidates/{_seg(candidate_id)}"))
 
+    def code(self, candidate_id: str, kind: str) -> str:
+        """Generated code of a candidate: ttgir, llvm, ptx, sass or assembly. ApiError 404, with why, where none is."""
+        return self.send("GET", f"/v1/candidates/{_seg(candidate_id)}/{_seg(kind)}").text
+
     def compare(self, first_id: str, second_id: str) -> Comparison:
         """Two candidates side by side: speedups, intervals, timings of each workload, the diff of their sources."""
         path = f"/v1/candidates/{_seg(first_id)}/compare/{_seg(second_id)}"

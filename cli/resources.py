@@ -98,7 +98,7 @@ class Progress(TypedDict):
 
 
 class Queue(TypedDict):
-    """`position` is 1 for the job that is next to start, null once the job has started."""
+    """`position` is 1 for the job that workers will come to next, null once the job has started."""
 
     position: int | None
 
@@ -230,6 +230,7 @@ class CandidateDetail(Candidate):
     report: dict[str, Any] | None
     duplicate: dict[str, Any] | None
     tuning: dict[str, Any] | None
+    code: list[dict[str, Any]]
 
 
 class Comparison(TypedDict):

@@ -1,0 +1,39 @@
+"""`kernelwright code CANDIDATE`: what a candidate's source became on the way to the device."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from cli import show
+from cli.service import DEFAULT_URL, UrlOption, service
+
+
+class Kind(StrEnum):
+    """What can be asked for."""
+
+    TTGIR = "ttgir"
+    LLVM = "llvm"
+    PTX = "ptx"
+    SASS = "sass"
+    ASSEMBLY = "assembly"
+
+
+CandidateArgument = Annotated[str, typer.Argument(metavar="CANDIDATE", help="The id of a candidate, cand_… .")]
+KindOption = Annotated[
+    Kind | None, typer.Option("--kind", help="Left out, the machine code: sass of a GPU kernel, assembly of C++.")
+]
+
+
+def code(candidate: CandidateArgument, kind: KindOption = None, url: UrlOption = DEFAULT_URL) -> None:
+    """Print the generated code of a candidate that the judge accepted: PTX, SASS, assembly, Triton's stages."""
+    with service(url) as client:
+        kept = [each["kind"] for each in client.candidate(candidate)["code"]]
+        # Where nothing is kept any kind will do: the service says why.
+        wanted = kind.value if kind is not None else kept[-1] if kept else Kind.ASSEMBLY.value
+        text = client.code(candidate, wanted)
+    typer.echo(text, nl=not text.endswith("\n"))
+    if kind is None and len(kept) > 1:
+        show.note(f"this is {wanted}; with --kind there are {', '.join(kept[:-1])}")
