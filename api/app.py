@@ -91,6 +91,9 @@ def create_app(settings: Settings | None = None, *, ring: Ring | None = None) ->
         lifespan=lifespan,
         responses=openapi.COMMON_RESPONSES,
         redirect_slashes=False,
+        # Their pages load scripts from elsewhere; `api.pages.reference` is at /docs.
+        docs_url=None,
+        redoc_url=None,
     )
     app.state.metrics = metrics.ServiceMetrics(health.own_version())
     app.add_middleware(AccessMiddleware)

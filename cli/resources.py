@@ -279,6 +279,7 @@ class Worker(TypedDict):
     device: dict[str, Any]
     state: str
     current_work: str | None
+    device_state: dict[str, Any] | None
     started_at: str
     heartbeat_at: str
 

@@ -1,4 +1,4 @@
-"""Generated code of candidates: texts by their digests, and which candidate has which.
+"""Generated code of candidates (texts by their digests, and which candidate has which), and how workers' devices are.
 
 Revision ID: 0012
 Revises: 0010
@@ -45,8 +45,10 @@ def upgrade() -> None:
     )
     op.create_index("ix_candidate_code_sha256", "candidate_code", ["sha256"])
     op.create_index("ix_candidate_code_created_at", "candidate_code", ["created_at"])
+    op.add_column("workers", sa.Column("device_state", postgresql.JSONB(), nullable=True))
 
 
 def downgrade() -> None:
+    op.drop_column("workers", "device_state")
     op.drop_table("candidate_code")
     op.drop_table("code_texts")
