@@ -35,7 +35,7 @@ def store(session: Session, candidate_id: str, code: Mapping[str, str]) -> None:
     digests = {kind: hashlib.sha256(text).hexdigest() for kind, text in texts.items()}
     for kind in sorted(digests, key=digests.__getitem__):
         text = texts[kind]
-        row = {"sha256": digests[kind], "bytes": len(text), "compressed": zlib.compress(text)}
+        row = {"sha256": digests[kind], "size": len(text), "compressed": zlib.compress(text)}
         touched = {"used_at": func.now()}
         session.execute(insert(CodeText).values(row).on_conflict_do_update(index_elements=["sha256"], set_=touched))
         session.add(CandidateCode(candidate_id=candidate_id, kind=CodeKind(kind).value, sha256=digests[kind]))
@@ -45,7 +45,7 @@ def store(session: Session, candidate_id: str, code: Mapping[str, str]) -> None:
 def listed(session: Session, candidate_id: str) -> list[Listed]:
     """What is kept of a candidate's code, in the order in which a compiler makes it."""
     query = (
-        select(CandidateCode.kind, CandidateCode.sha256, CodeText.bytes)
+        select(CandidateCode.kind, CandidateCode.sha256, CodeText.size)
         .join(CodeText, CodeText.sha256 == CandidateCode.sha256)
         .where(CandidateCode.candidate_id == candidate_id)
     )

@@ -19,8 +19,8 @@ class CodeText(Base):
 
     sha256: Mapped[str] = mapped_column(primary_key=True)
     """Of the text in UTF-8."""
-    bytes: Mapped[int] = mapped_column(Integer)
-    """Before compression."""
+    size: Mapped[int] = mapped_column(Integer)
+    """In bytes, before compression."""
     compressed: Mapped[bytes] = mapped_column(LargeBinary)
     used_at: Mapped[datetime] = mapped_column(server_default=NOW)
     """When it was last stored for a candidate: one that nobody has may be deleted a day later (docs/operations.md)."""

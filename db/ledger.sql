@@ -91,8 +91,8 @@ RETURNING id, kind, queue, job_id, candidate_id, attempt, lease_token
 -- ordered by running + n; within such a round come the keys that have more running now (this is their first of the
 -- turns counted here), then as the claim has it. While every row of `control` has one priority this is the claim's very
 -- order; after rows of a higher priority keys that are even may come in another order. What is not due comes last.
--- Reads the rows that wait on that queue, and for each key what the claim reads of it. A job whose `advance` is claimed
--- has no place: it is being started.
+-- Reads the rows that wait on that queue, and for each key, at its first row, what the claim reads of it. A job whose
+-- `advance` is claimed has no place: it is being started.
 WITH waiting AS (
     SELECT work.job_id, work.priority, work.share_of, work.not_before > now() AS later,
            row_number() OVER (PARTITION BY work.share_of
@@ -100,24 +100,27 @@ WITH waiting AS (
     FROM work
     WHERE work.queue = 'control' AND work.state = 'queued'
 ),
-keys AS MATERIALIZED (
-    SELECT each.share_of,
-           (SELECT count(*) FROM work
-            WHERE work.queue = 'control' AND work.share_of = each.share_of AND work.state = 'running') AS running,
-           (SELECT work.claimed_at FROM work
-            WHERE (work.queue, work.share_of) >= ('control', each.share_of)
-              AND (work.queue, work.share_of) <= ('control', each.share_of) AND work.claimed_at IS NOT NULL
-            ORDER BY work.queue DESC, work.share_of DESC, work.claimed_at DESC
-            LIMIT 1) AS served_at
-    FROM (SELECT DISTINCT waiting.share_of FROM waiting) AS each
+turns AS (
+    SELECT waiting.*,
+           max(CASE WHEN waiting.turn = 1 THEN
+               (SELECT count(*) FROM work
+                WHERE work.queue = 'control' AND work.share_of = waiting.share_of AND work.state = 'running')
+           END) OVER (PARTITION BY waiting.share_of) AS running,
+           max(CASE WHEN waiting.turn = 1 THEN
+               (SELECT work.claimed_at FROM work
+                WHERE (work.queue, work.share_of) >= ('control', waiting.share_of)
+                  AND (work.queue, work.share_of) <= ('control', waiting.share_of) AND work.claimed_at IS NOT NULL
+                ORDER BY work.queue DESC, work.share_of DESC, work.claimed_at DESC
+                LIMIT 1)
+           END) OVER (PARTITION BY waiting.share_of) AS served_at
+    FROM waiting
 ),
 placed AS (
-    SELECT waiting.job_id,
-           row_number() OVER (ORDER BY waiting.later, waiting.priority DESC, keys.running + waiting.turn,
-                              keys.running DESC, keys.served_at NULLS FIRST, keys.share_of) AS place
-    FROM waiting
-    JOIN keys ON keys.share_of = waiting.share_of
-    JOIN jobs ON jobs.id = waiting.job_id AND jobs.state = 'queued' AND jobs.finished_at IS NULL
+    SELECT turns.job_id,
+           row_number() OVER (ORDER BY turns.later, turns.priority DESC, turns.running + turns.turn,
+                              turns.running DESC, turns.served_at NULLS FIRST, turns.share_of) AS place
+    FROM turns
+    JOIN jobs ON jobs.id = turns.job_id AND jobs.state = 'queued' AND jobs.finished_at IS NULL
 )
 SELECT placed.job_id, placed.place FROM placed WHERE placed.job_id = ANY(:job_ids)
 

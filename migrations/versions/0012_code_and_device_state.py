@@ -23,7 +23,7 @@ def upgrade() -> None:
     op.create_table(
         "code_texts",
         sa.Column("sha256", sa.Text(), nullable=False),
-        sa.Column("bytes", sa.Integer(), nullable=False),
+        sa.Column("size", sa.Integer(), nullable=False),
         sa.Column("compressed", sa.LargeBinary(), nullable=False),
         sa.Column("used_at", _TIME, server_default=sa.text("now()"), nullable=False),
         sa.PrimaryKeyConstraint("sha256", name=op.f("pk_code_texts")),

@@ -113,8 +113,8 @@ class BuildCache:
         cached = log is not None
         if log is None:
             cpu_s = int(self.timeout_s) + 1
-            limits = {"cpu_s": cpu_s, "memory_bytes": self.memory_bytes, "file_bytes": _MAX_ARTEFACT_BYTES}
-            log = self._build(replace(request, **limits), path)
+            confined = replace(request, cpu_s=cpu_s, memory_bytes=self.memory_bytes, file_bytes=_MAX_ARTEFACT_BYTES)
+            log = self._build(confined, path)
             self.evict()
         return Built(path, log, cached, time.monotonic() - started)
 

@@ -45,7 +45,7 @@ def test_equal_code_is_stored_once_and_compressed(
     twins = [client.candidate(history.evaluate(job["id"], code={"assembly": long})) for _ in range(2)]
     assert twins[0]["code"] == twins[1]["code"]
     with sessions.begin() as session:
-        rows = session.execute(text("SELECT bytes, length(compressed) FROM code_texts")).all()
+        rows = session.execute(text("SELECT size, length(compressed) FROM code_texts")).all()
     ((size, compressed),) = rows
     assert size == len(long) > 50 * compressed
 
