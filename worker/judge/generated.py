@@ -36,12 +36,11 @@ from worker.judge.trial import SUBJECT
 from worker.judge.verdict import Fault
 from worker.languages import BuildError
 from worker.languages.cache import BuildCache, BuildProcessFailed
+from worker.languages.machine_code import MAX_BYTES
 from worker.profile.loops import plain
 
 log = structlog.get_logger()
 
-MAX_BYTES = 1 << 20
-"""Of one kind of one candidate, before compression; what is beyond is cut off with a note."""
 COMMENTS = {"assembly": "#", "ptx": "//", "sass": "//", "ttgir": "//", "llvm": ";"}
 """How a comment begins in each kind of code."""
 _STAGES = ("ptx", "ttgir", "llvm")

@@ -23,6 +23,7 @@ from worker.languages.flags import allow
 from worker.runner import kernelwright
 
 MAX_BYTES = 1 << 20
+"""What is kept of one kind of code of one candidate, before compression."""
 _CUBIN = 190
 """EM_CUDA, the machine that a cubin names in its header."""
 _STARTUP = rb"_init|_start|frame_dummy|(de)?register_tm_clones|__do_global_dtors_aux"

@@ -17,6 +17,7 @@ from worker.judge.client import Judge, JudgeOptions
 from worker.judge.generated import CodeReader
 from worker.judge.report import EvaluationRequest
 from worker.languages import language
+from worker.languages.machine_code import MAX_BYTES
 
 PROBLEM = """
 import torch
@@ -140,14 +141,14 @@ def test_what_a_hostile_process_hands_over_is_text_of_limited_size(judge: Judge)
     code = report["code"]
     assert set(code) == {"ptx", "llvm"}  # what is no cubin has no SASS
     assert code["ptx"].splitlines()[1] == "? \0 forged"
-    assert len(code["llvm"].encode()) <= generated.MAX_BYTES
+    assert len(code["llvm"].encode()) <= MAX_BYTES
     assert code["llvm"].endswith("\nx\n; ... cut here: of each kind 1 MiB is kept\n")
 
 
 def test_a_long_text_ends_with_a_whole_line_and_says_so() -> None:
     text = "".join(f"line {number} é\n" for number in range(200_000))
     short = generated.shortened(text, "# cut\n")
-    assert len(short.encode()) <= generated.MAX_BYTES
+    assert len(short.encode()) <= MAX_BYTES
     *kept, note = short.splitlines()
     assert note == "# cut" and text.startswith("\n".join(kept) + "\n")
     assert generated.shortened("short\n", "# cut\n") == "short\n"
