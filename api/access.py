@@ -30,9 +30,7 @@ from db import vocabulary
 from db.keys import Identity, UnusableKey
 from db.settings import is_loopback
 
-OPEN: Final = frozenset(
-    {"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc"}
-)
+OPEN: Final = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"})
 """Metrics have a token of their own (`api.metrics`)."""
 OPEN_FOLDERS: Final = ("/static/",)
 ADMIN: Final = ("/v1/keys", "/v1/audit")

@@ -23,6 +23,7 @@ from api import (
     certificates,
     comparing,
     events,
+    generated,
     handlers,
     health,
     jobs,
@@ -101,6 +102,9 @@ def create_app(settings: Settings | None = None, *, ring: Ring | None = None) ->
         redirect_slashes=False,
         # Traces are ours to make (`api.spans`): these would quote what was sent.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
+        # Their pages load scripts from elsewhere; `api.pages.reference` is at /docs.
+        docs_url=None,
+        redoc_url=None,
     )
     app.state.metrics = metrics.ServiceMetrics(health.own_version())
     app.add_middleware(AccessMiddleware)
@@ -114,6 +118,7 @@ def create_app(settings: Settings | None = None, *, ring: Ring | None = None) ->
         asking,
         archive,
         candidates,
+        generated,
         comparing,
         certificates,
         packages,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from api.schemas import Resource, Usd, UtcTime
-from db.vocabulary import CandidateState, Operator, Proposer, Verdict
+from db.vocabulary import CandidateState, CodeKind, Operator, Proposer, Verdict
 
 
 class Candidate(Resource):
@@ -57,6 +57,15 @@ class TuningRecord(Resource):
     trials: list[dict[str, Any]]
 
 
+class GeneratedCode(Resource):
+    """A kind of generated code that is kept; the text is under the link of that name."""
+
+    kind: CodeKind
+    bytes: int
+    sha256: str
+    """Candidates with equal digests run the same code."""
+
+
 class CandidateDetail(Candidate):
     """With the source and the judge's whole report: checks, workloads, samples, profile, environment, log."""
 
@@ -64,6 +73,7 @@ class CandidateDetail(Candidate):
     report: dict[str, Any] | None
     duplicate: Duplicate | None
     tuning: TuningRecord | None
+    code: list[GeneratedCode]
 
 
 class CandidatePage(Resource):

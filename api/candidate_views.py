@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from api.candidate_schemas import Candidate, CandidateDetail
 from api.job_views import ci95
+from db.generated import Listed
 from db.listing import CandidateRow
 from db.models import Evaluation
 from db.tuning_models import Tuning
@@ -17,16 +20,21 @@ def candidate_view(row: CandidateRow) -> Candidate:
 
 
 def candidate_detail(
-    row: CandidateRow, twin: CandidateRow | None = None, tuning: Tuning | None = None
+    row: CandidateRow, twin: CandidateRow | None = None, tuning: Tuning | None = None, code: Sequence[Listed] = ()
 ) -> CandidateDetail:
-    """The resource with source and report; with the candidate that it is again, and what tuning measured for it."""
+    """The resource with source and report; with the candidate that it is again, what tuning measured for it, and which
+    generated code there is."""
+    fields = _fields(row)
+    links = {str(each.kind): f"{fields['links']['self']}/{each.kind}" for each in code}
     more = {
         "source": row.candidate.source,
         "report": row.evaluation.report if row.evaluation else None,
         "duplicate": _duplicate(twin) if twin else None,
         "tuning": _tuning(tuning) if tuning else None,
+        "code": [asdict(each) for each in code],
+        "links": fields["links"] | links,
     }
-    return CandidateDetail.model_validate(_fields(row) | more)
+    return CandidateDetail.model_validate(fields | more)
 
 
 def _duplicate(twin: CandidateRow) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from api.errors import NoBestYet, NoLog, NoSource, UnknownCandidate, UnknownJob,
 from api.negotiation import negotiate
 from api.openapi import answers, example
 from api.paging import Cursor, Limit, link_next
-from db import jobs, listing, tunings
+from db import generated, jobs, listing, tunings
 from db.paging import InvalidCursor
 from db.vocabulary import CandidateState, Verdict
 
@@ -125,7 +125,8 @@ def _candidate(session: Session, candidate_id: str) -> CandidateDetail:
     if row is None:
         raise UnknownCandidate
     twin = listing.get_candidate(session, row.candidate.duplicate_of) if row.candidate.duplicate_of else None
-    return candidate_detail(row, twin, tunings.tuning_of(session, candidate_id))
+    tuning = tunings.tuning_of(session, candidate_id)
+    return candidate_detail(row, twin, tuning, generated.listed(session, candidate_id))
 
 
 def _source(candidate: CandidateDetail) -> str:

@@ -11,7 +11,7 @@
     ├── NotFound          404      nothing at this address
     │   ├── UnknownJob  UnknownCandidate  UnknownProblem  UnknownRequest  UnknownLesson  UnknownQuestion
     │   ├── NoSuchKey  UnknownWorker  UnknownWebhook  UnknownDelivery
-    │   └── NoBestYet  NoCertificate  NoSource  NoLog
+    │   └── NoBestYet  NoCertificate  NoSource  NoLog  NoCode
     ├── WrongMethod       405
     ├── Conflict          409      right in form, and not possible as things stand
     │   ├── NotProposed            a request that has nothing to confirm now
@@ -284,6 +284,13 @@ class NoLog(NotFound):
 
     title = "No log"
     slug = "no-log"
+
+
+class NoCode(NotFound):
+    """There is no such generated code of this candidate; the detail says why."""
+
+    title = "No generated code"
+    slug = "no-code"
 
 
 class WrongMethod(ApiError):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from api import code_examples
+
 JOB_ID = "job_019aa5e0c1d27c4f8f3a5b6c7d8e9f01"
 CANDIDATE_ID = "cand_019aa5e0d3f47a1b9c2d3e4f5a6b7c8d"
 _HASH = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
@@ -204,6 +206,8 @@ CANDIDATE_DETAIL: dict[str, Any] = CANDIDATE | {
     },
     "duplicate": None,
     "tuning": None,
+    "code": code_examples.LISTED,
+    "links": {**CANDIDATE["links"], "assembly": f"/v1/candidates/{CANDIDATE_ID}/assembly"},
 }
 
 CERTIFICATE: dict[str, Any] = {
@@ -243,6 +247,7 @@ WORKER: dict[str, Any] = {
     "device": {"name": "AMD EPYC 9554", "cores": 16, "copy_gbps": 41.0, "judge": _HASH},
     "state": "active",
     "current_work": None,
+    "device_state": None,
     "started_at": "2026-11-21T12:58:00Z",
     "heartbeat_at": "2026-11-21T13:04:40Z",
 }

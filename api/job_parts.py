@@ -66,7 +66,8 @@ class Progress(Resource):
 
 
 class Queue(Resource):
-    """The place among the jobs that wait: 1 is next. Null once the job has started."""
+    """The place among the jobs that wait, in the order in which workers will come to them: 1 is next. Keys take turns,
+    so a later job of another key may be before this one. Null once the job has started, and while it is started."""
 
     position: int | None
 

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from api.admission_views import admission_view
 from api.job_parts import BestSummary, Budget, Cost, Policy, ProblemRef, Progress, Queue, Stop, Target
 from api.job_schemas import Job
-from db import jobs
+from db import jobs, ledger
 from db.admissions import admissions_by_id
 from db.models import Admission as AdmissionRow
 from db.models import Job as JobRow
 from db.vocabulary import CandidateState, JobState, SearchPolicy, StopReason, Verdict
-
-# That it has not finished is said for the planner: the partial index of live jobs serves it.
-_WAITING = (JobRow.state == JobState.QUEUED.value, JobRow.finished_at.is_(None))
-
 
 _NONE = jobs.Progress()
 """Of a job that has not started: the four queries that count would be a quarter of what a submission takes."""
@@ -36,22 +31,12 @@ def job_views(session: Session, rows: Sequence[JobRow]) -> list[Job]:
     too much with a version sees the next one, and a client never misses a change.
     """
     progress = jobs.job_progress(session, [row.id for row in rows if row.state != JobState.QUEUED])
-    positions = queue_positions(session, [row.id for row in rows if row.state == JobState.QUEUED])
+    places = ledger.places(session, [row.id for row in rows if row.state == JobState.QUEUED])
     admissions = admissions_by_id(session, [row.admission_id for row in rows])
     return [
-        _view(row, progress.get(row.id, _NONE), positions.get(row.id), admissions.get(row.admission_id or ""))
+        _view(row, progress.get(row.id, _NONE), places.get(row.id), admissions.get(row.admission_id or ""))
         for row in rows
     ]
-
-
-def queue_positions(session: Session, job_ids: Sequence[str]) -> dict[str, int]:
-    """The place of each of these jobs among all that have not started; 1 is next. Started jobs have none."""
-    if not job_ids:
-        return {}
-    place = func.row_number().over(order_by=(JobRow.priority.desc(), JobRow.id)).label("place")
-    waiting = select(JobRow.id, place).where(*_WAITING).subquery()
-    rows = session.execute(select(waiting.c.id, waiting.c.place).where(waiting.c.id.in_(job_ids)))
-    return {job_id: position for job_id, position in rows}
 
 
 def ci95(low: float | None, high: float | None) -> tuple[float, float] | None:

@@ -6,7 +6,6 @@ a 415 has to be said before the framework parses a form as if it were a broken j
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 import time
@@ -15,10 +14,12 @@ from collections.abc import Callable
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api import spans
-from api.errors import MEDIA_TYPE, ApiError, BodyTooLarge, Internal, NotJson
+from api.errors import ApiError, BodyTooLarge, Internal, NotJson
+from api.handlers import answer
 from db.tracing import Span
 
 MAX_BODY_BYTES = 2 << 20
@@ -63,13 +64,13 @@ class FrontMiddleware:
             _check_headers(scope["path"], Headers(scope=scope), self._max_body_bytes)
             await self._app(scope, receive, exchange.send)
         except ApiError as error:
-            await exchange.answer(error)
+            await exchange.answer(receive, error)
         except Exception:
             # The API's boundary: the trace goes to the log, never to the client.
             log.exception("request.failed", method=scope["method"], path=scope["path"])
             if exchange.status is not None:
                 raise  # half an answer is out: only cutting the connection tells the client that it is not whole
-            await exchange.answer(Internal())
+            await exchange.answer(receive, Internal())
 
     def _limited(self, receive: Receive) -> Receive:
         taken = 0
@@ -111,12 +112,8 @@ class _Exchange:
                 spans.answered(self._span, self._scope, message["status"])
         await self._send(message)
 
-    async def answer(self, error: ApiError) -> None:
-        body = json.dumps(error.document(self._scope["path"], self._request_id)).encode()
-        headers = {"Content-Type": MEDIA_TYPE, "Content-Length": str(len(body)), **error.headers}
-        raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-        await self.send({"type": "http.response.start", "status": error.status, "headers": raw})
-        await self.send({"type": "http.response.body", "body": body})
+    async def answer(self, receive: Receive, error: ApiError) -> None:
+        await answer(Request(self._scope), error)(self._scope, receive, self.send)
 
     def log(self) -> None:
         if self._scope["path"] in _QUIET_PATHS and self.status == 200:

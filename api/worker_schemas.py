@@ -22,6 +22,9 @@ class Worker(Resource):
     device: dict[str, Any]
     state: WorkerState
     current_work: str | None
+    device_state: dict[str, Any] | None
+    """How its GPU was at the last heartbeat: sm_mhz, memory_mhz, power_w, temperature_c, and as `throttled` what held
+    the clocks down. Null on a CPU, and where the driver's management library is missing."""
     started_at: UtcTime
     heartbeat_at: UtcTime
 
@@ -49,6 +52,7 @@ def worker(row: WorkerRow) -> Worker:
         device=row.device,
         state=WorkerState(row.state),
         current_work=row.current_work,
+        device_state=row.device_state,
         started_at=row.started_at,
         heartbeat_at=row.heartbeat_at,
     )

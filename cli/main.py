@@ -63,7 +63,7 @@ COMMANDS = {
     "diff": _Lazy(
         "cli.commands.diff:diff", "Compare two candidates: timings side by side, and the diff of their sources."
     ),
-    "export": _Lazy("cli.export:export_app", "Export a certified kernel as a package that pip installs."),
+    "code": _Lazy("cli.commands.code:code", "Print a candidate's generated code: PTX, SASS, assembly."),
     "cancel": _Lazy("cli.commands.jobs:cancel", "Cancel a job."),
     "rerun": _Lazy("cli.commands.submit:rerun", "Submit what a job asked for once more."),
     "ask": _Lazy("cli.commands.ask:ask", "Take open questions of a job, with their prompts, to answer them yourself."),

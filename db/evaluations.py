@@ -9,7 +9,7 @@ from sqlalchemy import bindparam, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
-from db import events, jobs, ledger
+from db import events, generated, jobs, ledger
 from db.ids import new_id
 from db.ledger import Claim, Fenced
 from db.models import Candidate, Evaluation, Job
@@ -25,10 +25,13 @@ def store_evaluation(session: Session, claim: Claim, report: Mapping[str, Any], 
     """Finish an `evaluate` with the judge's report; returns the evaluation's id.
 
     The work is finished and the evaluation inserted in one statement; the job's GPU seconds and best follow in the same
-    transaction. Raises Fenced, and ValueError for a verdict that is not in the vocabulary.
+    transaction, and the generated code, which is no part of the report that is kept. Raises Fenced, and ValueError for
+    a verdict that is not in the vocabulary.
     """
     events.lock_job(session, claim.job_id)
-    values = _evaluation_values(report) | {
+    kept = dict(report)
+    code = kept.pop("code", {})
+    values = _evaluation_values(kept) | {
         "id": new_id("eval"),
         "work_id": claim.id,
         "token": claim.token,
@@ -37,6 +40,7 @@ def store_evaluation(session: Session, claim: Claim, report: Mapping[str, Any], 
     evaluation_id: str | None = session.execute(_STORE_EVALUATION, values).scalar_one_or_none()
     if evaluation_id is None:
         raise Fenced
+    generated.store(session, claim.candidate, code)
     _after_evaluation(session, claim.candidate, session.get_one(Evaluation, evaluation_id))
     return evaluation_id
 

@@ -85,6 +85,45 @@ WHERE state = 'queued' AND id = (
 )
 RETURNING id, kind, queue, job_id, candidate_id, attempt, lease_token
 
+-- name: places
+-- The places of these jobs among all that have not started: in which order `claim_next` will come to their first
+-- `advance`, if nothing is added. A key's n-th row is its turn when n - 1 more of its rows run than now, so turns are
+-- ordered by running + n; within such a round come the keys that have more running now (this is their first of the
+-- turns counted here), then as the claim has it. While every row of `control` has one priority this is the claim's very
+-- order; after rows of a higher priority keys that are even may come in another order. What is not due comes last.
+-- Reads the rows that wait on that queue, and for each key, at its first row, what the claim reads of it. A job whose
+-- `advance` is claimed has no place: it is being started.
+WITH waiting AS (
+    SELECT work.job_id, work.priority, work.share_of, work.not_before > now() AS later,
+           row_number() OVER (PARTITION BY work.share_of
+                              ORDER BY work.not_before > now(), work.priority DESC, work.id) AS turn
+    FROM work
+    WHERE work.queue = 'control' AND work.state = 'queued'
+),
+turns AS (
+    SELECT waiting.*,
+           max(CASE WHEN waiting.turn = 1 THEN
+               (SELECT count(*) FROM work
+                WHERE work.queue = 'control' AND work.share_of = waiting.share_of AND work.state = 'running')
+           END) OVER (PARTITION BY waiting.share_of) AS running,
+           max(CASE WHEN waiting.turn = 1 THEN
+               (SELECT work.claimed_at FROM work
+                WHERE (work.queue, work.share_of) >= ('control', waiting.share_of)
+                  AND (work.queue, work.share_of) <= ('control', waiting.share_of) AND work.claimed_at IS NOT NULL
+                ORDER BY work.queue DESC, work.share_of DESC, work.claimed_at DESC
+                LIMIT 1)
+           END) OVER (PARTITION BY waiting.share_of) AS served_at
+    FROM waiting
+),
+placed AS (
+    SELECT turns.job_id,
+           row_number() OVER (ORDER BY turns.later, turns.priority DESC, turns.running + turns.turn,
+                              turns.running DESC, turns.served_at NULLS FIRST, turns.share_of) AS place
+    FROM turns
+    JOIN jobs ON jobs.id = turns.job_id AND jobs.state = 'queued' AND jobs.finished_at IS NULL
+)
+SELECT placed.job_id, placed.place FROM placed WHERE placed.job_id = ANY(:job_ids)
+
 -- name: claim_asks
 -- Questions to outside agents, oldest first. Whoever asks names the job, and holds its lock.
 UPDATE work

@@ -82,6 +82,10 @@ class Settings(BaseSettings):
     profile_candidates: bool = True
     """Whether workers look for the bottleneck of what they accept, for the prompts of its children: 1 to 3 s each."""
 
+    keep_code: bool = True
+    """Whether the generated code of what is accepted is kept: PTX, SASS, assembly (docs/operations.md says what it
+    costs)."""
+
     metrics_port: int | None = Field(default=None, ge=1, le=65535)
     """Where the metrics of this node's workers are served, at /metrics; None: nowhere. The API has its own /metrics."""
     metrics_host: str = "127.0.0.1"

@@ -72,6 +72,17 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True)
+class SpentOnJobs:
+    """What some jobs cost together; calls of unknown price are counted, and their price is not in it."""
+
+    jobs: int
+    usd: Decimal
+    calls: int
+    tokens: int
+    gpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """The whole service at a glance; `ended` counts the jobs of the last 24 hours."""
 
@@ -135,6 +146,12 @@ def spent_today(session: Session) -> Spent:
     """What was spent since midnight UTC."""
     row = session.execute(SQL["spent_today"]).one()
     return Spent(row.since, row.usd, float(row.gpu_s))
+
+
+def spent_on_jobs(session: Session, since: datetime) -> SpentOnJobs:
+    """What the jobs submitted since then cost together."""
+    row = session.execute(SQL["spent_on_jobs"], {"since": since}).one()
+    return SpentOnJobs(row.jobs, row.usd, row.calls, int(row.tokens), float(row.gpu_s))
 
 
 def _counts(session: Session, statement: str) -> dict[str, int]:

@@ -34,3 +34,10 @@ SELECT since,
        + (SELECT coalesce(sum(gpu_s), 0) FROM tunings WHERE created_at >= since)
        + (SELECT coalesce(sum(gpu_s), 0) FROM certificates WHERE created_at >= since) AS gpu_s
 FROM today
+
+-- name: spent_on_jobs
+-- What the jobs that were submitted since then cost, to this day. The sums are kept with each job, so this reads jobs alone.
+SELECT count(*) AS jobs, coalesce(sum(cost_usd), 0) AS usd, coalesce(sum(llm_calls), 0) AS calls,
+       coalesce(sum(llm_tokens), 0) AS tokens, coalesce(sum(gpu_s), 0) AS gpu_s
+FROM jobs
+WHERE created_at > :since

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from db import knowledge_models, recording_models, tuning_models, webhook_models
+from db import generated_models, knowledge_models, recording_models, tuning_models, webhook_models
 from db.models import Base
 
-__all__ = ["Base", "knowledge_models", "recording_models", "tuning_models", "webhook_models"]
+__all__ = ["Base", "generated_models", "knowledge_models", "recording_models", "tuning_models", "webhook_models"]

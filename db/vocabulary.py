@@ -83,6 +83,16 @@ class Failure(StrEnum):
     BUDGET = "budget"
 
 
+class CodeKind(StrEnum):
+    """Kinds of generated code, in the order in which a compiler makes them."""
+
+    TTGIR = "ttgir"
+    LLVM = "llvm"
+    PTX = "ptx"
+    SASS = "sass"
+    ASSEMBLY = "assembly"
+
+
 class WorkKind(StrEnum):
     """What a unit of work does to its job."""
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, func, select, text, update
+from sqlalchemy import ColumnElement, func, null, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -45,9 +45,10 @@ def register(session: Session, facts: WorkerFacts) -> None:
     session.execute(insert(Worker).values(values).on_conflict_do_update(index_elements=["id"], set_=again))
 
 
-def beat(session: Session, worker_id: str) -> WorkerState | None:
-    """Say that the worker is alive; returns its state (an operator may have set `draining`), None when it has no row.
+def beat(session: Session, worker_id: str, device_state: Mapping[str, Any] | None = None) -> WorkerState | None:
+    """Say that the worker is alive, and how its device is now.
 
+    Returns the worker's state (an operator may have set `draining`), None when it has no row.
     A worker that was thought gone is active again.
     """
     query = (
@@ -55,6 +56,7 @@ def beat(session: Session, worker_id: str) -> WorkerState | None:
         .where(Worker.id == worker_id)
         .values(
             heartbeat_at=func.now(),
+            device_state=null() if device_state is None else storable_json(device_state),
             state=text("CASE WHEN workers.state = 'gone' THEN 'active' ELSE workers.state END"),
         )
         .returning(Worker.state)

@@ -11,6 +11,8 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, Final
 
 import structlog
@@ -24,6 +26,7 @@ from db.session import make_engine, make_sessions
 from db.settings import get_settings
 from db.vocabulary import WorkerState, queue_hardware
 from worker import runtime
+from worker.judge.timing.device_state import DeviceState, DeviceWatch
 from worker.judge.version import judge_hash
 
 BEAT_S: Final = 10.0
@@ -35,8 +38,17 @@ log = structlog.get_logger(__name__)
 class Membership:
     """A row in `workers` that is kept alive by a thread until `leave`."""
 
-    def __init__(self, sessions: sessionmaker[Session], facts: workers.WorkerFacts, *, beat_s: float = BEAT_S) -> None:
+    def __init__(
+        self,
+        sessions: sessionmaker[Session],
+        facts: workers.WorkerFacts,
+        *,
+        beat_s: float = BEAT_S,
+        read: Callable[[], DeviceState | None] = lambda: None,
+    ) -> None:
+        """`read`: how the worker's device is now; None where nothing can tell."""
         self._sessions = sessions
+        self._read = read
         self._facts = facts
         self._beat_s = beat_s
         self._stop = threading.Event()
@@ -67,8 +79,10 @@ class Membership:
                 log.warning("worker.beat_failed", error=str(error))
 
     def _beat(self) -> None:
+        state = self._read()
+        device_state = asdict(state) if state is not None else None
         with self._sessions.begin() as session:
-            if workers.beat(session, self._facts.id) is None:
+            if workers.beat(session, self._facts.id, device_state) is None:
                 workers.register(session, self._facts)
 
 
@@ -90,7 +104,8 @@ def join(queues: tuple[str, ...]) -> None:
     runtime.identify(facts.id, queues)
     # No pool: the main process forks its children between two beats, and must hold no connection then.
     engine = make_engine(get_settings().sqlalchemy_url, f"kernelwright {facts.id} beat", pooled=False)
-    _membership = Membership(make_sessions(engine), facts)
+    watch = DeviceWatch(str(facts.device.get("uuid", "")))
+    _membership = Membership(make_sessions(engine), facts, read=watch.read)
     _membership.join()
     log.info("worker.joined", worker_id=facts.id, queues=list(queues), hardware=hardware)
 

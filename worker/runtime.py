@@ -41,7 +41,11 @@ class Runtime:
         if hardware not in self._judges:
             settings = self.settings
             options = JudgeOptions(
-                settings.home_path, hardware, settings.minimum_sandbox, profile=settings.profile_candidates
+                settings.home_path,
+                hardware,
+                settings.minimum_sandbox,
+                profile=settings.profile_candidates,
+                code=settings.keep_code,
             )
             self._judges[hardware] = Judge(options)
         return self._judges[hardware]

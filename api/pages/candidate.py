@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request, Response
 
 from api import candidates, knowledge, recording
 from api.candidate_schemas import Candidate, CandidateDetail
+from api.code_examples import NAMES
 from api.deps import StoreDep
 from api.pages import timings
 from api.pages.code import changes, coloured
@@ -51,6 +52,7 @@ async def show_candidate(candidate_id: str, request: Request, store: StoreDep) -
         stages=report.get("stages_s") or {},
         proposal=proposal,
         recalled=recalled,
+        code_names=NAMES,
         others=_others(fastest.data, found, parents),
     )
 

@@ -10,16 +10,26 @@ from typing import Any
 import pygments
 from markupsafe import Markup
 from pygments.formatters import HtmlFormatter
+from pygments.lexers.asm import GasLexer, LlvmLexer, ObjdumpLexer
 from pygments.lexers.c_cpp import CppLexer
+from pygments.lexers.ptx import PtxLexer
 from pygments.lexers.python import PythonLexer
 from pygments.token import String
 
 from api.pages.words import visible
+from db.vocabulary import CodeKind
 
 Token = tuple[Any, str]
 
 MOST_CHARS = 200_000
 """Longer sources are shown without colours: a page must not take seconds."""
+_LEXERS = {
+    CodeKind.TTGIR: LlvmLexer,
+    CodeKind.LLVM: LlvmLexer,
+    CodeKind.PTX: PtxLexer,
+    CodeKind.SASS: GasLexer,
+    CodeKind.ASSEMBLY: ObjdumpLexer,
+}
 MOST_LINES = 4_000
 """Longer sources are not compared: difflib takes the square of it."""
 
@@ -63,9 +73,21 @@ def coloured(source: str, language: str) -> list[Markup]:
     tokens: Iterable[Token] = PythonLexer(stripnl=False).get_tokens(text)
     if language in ("cpp", "cuda"):
         tokens = _with_kernels(tokens)
-    html: str = pygments.format(tokens, HtmlFormatter(nowrap=True))
+    return [Markup(line) for line in _html(tokens).splitlines()]
+
+
+def coloured_code(text: str, kind: CodeKind) -> Markup:
+    """Generated code as HTML, everything in it escaped."""
+    shown = visible(text)
+    if len(shown) > MOST_CHARS:
+        return Markup.escape(shown)
+    return Markup(_html(_LEXERS[kind](stripnl=False).get_tokens(shown)))
+
+
+def _html(tokens: Iterable[Token]) -> str:
     # The formatter escapes every token and closes its spans at the end of each line.
-    return [Markup(line) for line in html.splitlines()]
+    html: str = pygments.format(tokens, HtmlFormatter(nowrap=True))
+    return html
 
 
 def changes(before: str, after: str) -> list[Changed] | None:

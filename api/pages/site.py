@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from api.pages import candidate, compare, fleet, jobs, knowledge, one_job, spending, submit
+from api.pages import candidate, compare, fleet, generated, jobs, knowledge, one_job, reference, spending, submit
 from api.pages.frame import STATIC
 
-_PAGES = (jobs, submit, one_job, candidate, compare, fleet, knowledge, spending)
+_PAGES = (jobs, submit, one_job, candidate, generated, compare, fleet, knowledge, spending, reference)
 
 
 def install(app: FastAPI) -> None:

@@ -14,6 +14,7 @@ import httpx2
 from cli.client.asking_calls import AskingCalls
 from cli.client.calls import Awaiting, Call, given
 from cli.client.errors import ApiError, Unreachable, api_error, unreachable
+from cli.client.export_calls import ExportCalls
 from cli.client.following import PATIENCE_S, Trail, rest
 from cli.client.job_calls import JobCalls
 from cli.client.knowledge_calls import KnowledgeCalls
@@ -23,11 +24,14 @@ from cli.client.service_calls import ServiceCalls
 from cli.client.streams import EventLines
 from cli.client.transport import STREAM_TIMEOUT, TIMEOUT_S, event_stream, headers_of, settled
 from cli.client.types import Event
+from cli.client.webhook_calls import WebhookCalls
 
 T = TypeVar("T")
 
 
-class AsyncClient(JobCalls, AskingCalls, RecordCalls, KnowledgeCalls, ServiceCalls, Awaiting):
+class AsyncClient(
+    JobCalls, AskingCalls, RecordCalls, KnowledgeCalls, ServiceCalls, WebhookCalls, ExportCalls, Awaiting
+):
     """An asynchronous client of one API server; many tasks of one event loop may share it.
 
     async with AsyncClient("http://127.0.0.1:8080") as client:

@@ -12,6 +12,7 @@ import httpx2
 from cli.client.asking_calls import AskingCalls
 from cli.client.calls import Blocking, Call, given
 from cli.client.errors import ApiError, Unreachable, api_error, unreachable
+from cli.client.export_calls import ExportCalls
 from cli.client.following import PATIENCE_S, Trail, rest
 from cli.client.job_calls import JobCalls
 from cli.client.knowledge_calls import KnowledgeCalls
@@ -21,11 +22,12 @@ from cli.client.service_calls import ServiceCalls
 from cli.client.streams import EventLines
 from cli.client.transport import STREAM_TIMEOUT, TIMEOUT_S, event_stream, headers_of, settled
 from cli.client.types import Event
+from cli.client.webhook_calls import WebhookCalls
 
 T = TypeVar("T")
 
 
-class Client(JobCalls, AskingCalls, RecordCalls, KnowledgeCalls, ServiceCalls, Blocking):
+class Client(JobCalls, AskingCalls, RecordCalls, KnowledgeCalls, ServiceCalls, WebhookCalls, ExportCalls, Blocking):
     """A synchronous client of one API server. Not shared between threads.
 
     Every call raises an `ApiError` when the server answers with a problem, `Unreachable` when it does not answer; see

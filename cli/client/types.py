@@ -23,9 +23,20 @@ AuditAction: TypeAlias = Literal[
     "key.revoke",
     "worker.drain",
     "worker.resume",
+    "webhook.create",
+    "webhook.change",
+    "webhook.rotate",
+    "webhook.delete",
+    "webhook.disable",
 ]
 
 CandidateState: TypeAlias = Literal["proposing", "queued", "evaluating", "evaluated", "rejected", "cancelled"]
+
+CodeKind: TypeAlias = Literal["ttgir", "llvm", "ptx", "sass", "assembly"]
+
+DeliveryState: TypeAlias = Literal["waiting", "succeeded", "failed"]
+
+DisabledWhy: TypeAlias = Literal["owner", "gone", "failing"]
 
 Failure: TypeAlias = Literal[
     "no_code",
@@ -87,6 +98,15 @@ Verdict: TypeAlias = Literal[
     "infra_error",
 ]
 
+WebhookType: TypeAlias = Literal[
+    "job.created",
+    "job.started",
+    "job.improved",
+    "job.cancel_requested",
+    "job.search_ended",
+    "job.finished",
+]
+
 WorkKind: TypeAlias = Literal["advance", "admit", "propose", "evaluate", "certify", "learn"]
 
 WorkerState: TypeAlias = Literal["active", "draining", "gone"]
@@ -110,6 +130,70 @@ class Alternative(TypedDict):
     score: float
     lacks: list[str]
     adds: list[str]
+
+
+class ArchivePage(TypedDict):
+    """It may be short, or empty, and still have a next page: a page looks at 5,000 candidates at most."""
+
+    data: list[ArchivedCandidate]
+    next_cursor: str | None
+    has_more: bool
+
+
+class ArchivedCandidate(TypedDict):
+    """A candidate with what a data set of candidates needs. What `include` did not ask for is null."""
+
+    id: str
+    job_id: str
+    ordinal: int
+    operator: Operator
+    proposer: Proposer
+    model: str | None
+    parents: list[str]
+    plan: str | None
+    params: Json | None
+    state: CandidateState
+    failure: str | None
+    failure_detail: str | None
+    duplicate_of: str | None
+    cost_usd: str
+    created_at: str
+    verdict: Verdict | None
+    reason: str | None
+    timed: bool | None
+    latency_us: float | None
+    speedup: float | None
+    ci95: list[float] | None
+    baseline: str | None
+    evaluated_at: str | None
+    links: dict[str, str]
+    problem: ProblemRef
+    target: Target
+    labels: dict[str, str]
+    retrieval: bool | None
+    prompt_version: str | None
+    tokens_in: int | None
+    tokens_out: int | None
+    source_hash: str | None
+    source_bytes: int | None
+    source: str | None
+    baselines_us: dict[str, float]
+    speedups: dict[str, float]
+    max_relative_error: float | None
+    log: str | None
+    gpu_s: float | None
+    wall_s: float | None
+    environment: Json | None
+    certificate: ArchivedCertificate | None
+    workloads: list[Json] | None
+    profile: Json | None
+
+
+class ArchivedCertificate(TypedDict):
+    """Which certificate the candidate has, and whether it says that it is one."""
+
+    id: str
+    certified: bool
 
 
 class AskBody(TypedDict):
@@ -260,6 +344,7 @@ class CandidateDetail(TypedDict):
     report: Json | None
     duplicate: Duplicate | None
     tuning: TuningRecord | None
+    code: list[GeneratedCode]
 
 
 class CandidatePage(TypedDict):
@@ -343,6 +428,55 @@ class DecisionPage(TypedDict):
     """Decisions, in the order in which they were made."""
 
     data: list[Decision]
+    next_cursor: str | None
+    has_more: bool
+
+
+class Delivery(TypedDict):
+    """One event for one webhook; its id is the `webhook-id` of every attempt.
+
+    `attempts` are those begun; `status`, `wall_s`, `answer` (its beginning) and `error` are of the last one.
+    `next_attempt_at` is null when there will be none.
+    """
+
+    id: str
+    webhook_id: str
+    job_id: str | None
+    type: str
+    state: DeliveryState
+    attempts: int
+    status: int | None
+    wall_s: float | None
+    answer: str | None
+    error: str | None
+    created_at: str
+    attempted_at: str | None
+    next_attempt_at: str | None
+    finished_at: str | None
+
+
+class DeliveryDetail(TypedDict):
+    """With what is sent under `data`."""
+
+    id: str
+    webhook_id: str
+    job_id: str | None
+    type: str
+    state: DeliveryState
+    attempts: int
+    status: int | None
+    wall_s: float | None
+    answer: str | None
+    error: str | None
+    created_at: str
+    attempted_at: str | None
+    next_attempt_at: str | None
+    finished_at: str | None
+    data: Json
+
+
+class DeliveryPage(TypedDict):
+    data: list[Delivery]
     next_cursor: str | None
     has_more: bool
 
@@ -461,6 +595,14 @@ class FoundItem(TypedDict):
 
 class FoundItems(TypedDict):
     data: list[FoundItem]
+
+
+class GeneratedCode(TypedDict):
+    """A kind of generated code that is kept; the text is under the link of that name."""
+
+    kind: CodeKind
+    bytes: int
+    sha256: str
 
 
 class Group(TypedDict):
@@ -917,7 +1059,10 @@ class Questions(TypedDict):
 
 
 class Queue(TypedDict):
-    """The place among the jobs that wait: 1 is next. Null once the job has started."""
+    """The place among the jobs that wait, in the order in which workers will come to them: 1 is next. Keys take
+    turns, so a later job of another key may be before this one. Null once the job has started, and while it is
+    started.
+    """
 
     position: int | None
 
@@ -1019,6 +1164,12 @@ class RotateBody(TypedDict):
 
     grace_s: NotRequired[float]
     expires_at: NotRequired[str | None]
+
+
+class RotateSecretBody(TypedDict):
+    """How the old secret ends."""
+
+    grace_s: NotRequired[float]
 
 
 class SearchTree(TypedDict):
@@ -1138,6 +1289,71 @@ class Wait(TypedDict):
     p95_s: float
 
 
+class Webhook(TypedDict):
+    """A webhook without its secret.
+
+    `disabled_why` is `owner`, `gone` (it answered 410) or `failing` (for days). `failures` are the attempts that failed
+    since one succeeded, the first of them at `failing_since`. `previous_until` is when the old secret ends.
+    """
+
+    id: str
+    url: str
+    types: list[WebhookType]
+    jobs: Literal["own", "all"]
+    labels: dict[str, str]
+    description: str | None
+    enabled: bool
+    disabled_why: DisabledWhy | None
+    failures: int
+    failing_since: str | None
+    previous_until: str | None
+    key_id: str | None
+    created_at: str
+    links: dict[str, str]
+
+
+class WebhookBody(TypedDict):
+    """A webhook to be made. `labels`: only of jobs that have all of them."""
+
+    url: str
+    types: NotRequired[list[WebhookType]]
+    jobs: NotRequired[Literal["own", "all"]]
+    labels: NotRequired[dict[str, str]]
+    description: NotRequired[str | None]
+    enabled: NotRequired[bool]
+
+
+class WebhookChange(TypedDict):
+    """What is to change. What is left out or null stays; an empty description removes it."""
+
+    url: NotRequired[str | None]
+    types: NotRequired[list[WebhookType] | None]
+    jobs: NotRequired[Literal["own", "all"] | None]
+    labels: NotRequired[dict[str, str] | None]
+    description: NotRequired[str | None]
+    enabled: NotRequired[bool | None]
+
+
+class WebhookDeleted(TypedDict):
+    """The webhook as it was."""
+
+    deleted: bool
+    webhook: Webhook
+
+
+class WebhookPage(TypedDict):
+    data: list[Webhook]
+    next_cursor: str | None
+    has_more: bool
+
+
+class WebhookWithSecret(TypedDict):
+    """The secret is shown here and never again."""
+
+    webhook: Webhook
+    secret: str
+
+
 class Worker(TypedDict):
     """A worker process: the queues that it serves, the device behind it, what it does now and when it last said so."""
 
@@ -1149,6 +1365,7 @@ class Worker(TypedDict):
     device: Json
     state: WorkerState
     current_work: str | None
+    device_state: Json | None
     started_at: str
     heartbeat_at: str
 

@@ -22,7 +22,6 @@ from cli.exchange.definitions import Described, Unexportable, describe
 from cli.exchange.solutions import AUTHOR, Dialect, solution, traces
 from cli.exchange.trace_models import Part, Trace
 from cli.exchange.writing import write_lines, write_text
-from cli.record import judging
 from cli.service import DEFAULT_URL, JsonOption, UrlOption, service
 from problems.catalog import outline
 
@@ -51,7 +50,7 @@ def flashinfer(
     """Write a candidate as definition, workloads, solution and traces, for FlashInfer-Bench or SOL-ExecBench."""
     with service(url) as client:
         candidate = _candidate(client, subject)
-        asked = judging(client, candidate["job_id"])
+        asked = client.judging(candidate["job_id"])
     if candidate["source"] is None:
         raise NothingToExport(candidate=candidate["id"], state=candidate["state"])
     problem, target = asked["problem"], asked["target"]

@@ -51,7 +51,8 @@ def package(
     if unpack and format is Format.WHEEL:
         raise UnusableInput(problem="--unpack is for a source distribution: leave --format wheel out")
     with service(url) as client:
-        name, data = client.package(ids[0], also=ids[1:], format=format.value)
+        take = client.package_candidate if ids[0].startswith("cand_") else client.package_job
+        name, data = take(ids[0], also=ids[1:], format=format.value)
     if not _FILENAME.fullmatch(name):
         raise ServiceFailed(url=url, problem=f"it gave the archive no usable name: {name!r}")
     written = _unpacked(out, name, data) if unpack else _stored(out, name, data)

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import time
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
 from cli import show
 from cli.client import Client
+from cli.client.types import Delivery, DeliveryDetail, Webhook, WebhookWithSecret
 from cli.errors import CliError
 from cli.service import DEFAULT_URL, JsonOption, UrlOption, key_value, service
 
@@ -39,7 +39,7 @@ LabelOption = Annotated[
 ]
 AllJobs = Annotated[bool, typer.Option("--all-jobs", help="Of everybody's jobs, not only those of the same key.")]
 Description = Annotated[str | None, typer.Option("--description", help="What it is for.")]
-State = Annotated[str | None, typer.Option("--state", help="Only those: waiting, succeeded, failed.")]
+State = Annotated[DeliveryState | None, typer.Option("--state", help="Only those.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=200, help="At most so many.")]
 Grace = Annotated[float, typer.Option("--grace-s", min=0, help="Seconds for which the old secret signs too.")]
 
@@ -69,7 +69,7 @@ def add(
     body |= {"jobs": "all"} if all_jobs else {}
     body |= {name: value for name, value in (("types", types), ("description", description)) if value}
     with service(url) as client:
-        made = client.send("POST", "/v1/webhooks", json=body).json()
+        made = client.make_webhook(body)
     _tell_secret(made, as_json=json)
 
 
@@ -77,7 +77,7 @@ def add(
 def list_(limit: Limit = 50, url: UrlOption = DEFAULT_URL, json: JsonOption = False) -> None:
     """List your webhooks, the newest first; an admin sees all."""
     with service(url) as client:
-        found = client.get("/v1/webhooks", limit=limit)["data"]
+        found = client.webhooks(limit=limit)["data"]
     if json:
         for each in found:
             show.put_json(each)
@@ -101,7 +101,7 @@ def list_(limit: Limit = 50, url: UrlOption = DEFAULT_URL, json: JsonOption = Fa
 def show_(webhook: WebhookArgument, url: UrlOption = DEFAULT_URL, json: JsonOption = False) -> None:
     """Show a webhook."""
     with service(url) as client:
-        found = client.get(_path(webhook))
+        found = client.webhook(webhook)
     if json:
         show.put_json(found)
         return
@@ -115,8 +115,8 @@ def show_(webhook: WebhookArgument, url: UrlOption = DEFAULT_URL, json: JsonOpti
 def test(webhook: WebhookArgument, url: UrlOption = DEFAULT_URL, json: JsonOption = False) -> None:
     """Send a test event and say what was answered. Exit 3: it was not taken."""
     with service(url) as client:
-        sent = client.send("POST", f"{_path(webhook)}/test").json()
-        found = _attempted(client, f"{_path(webhook)}/deliveries/{sent['id']}")
+        sent = client.test_webhook(webhook)
+        found = _attempted(client, webhook, sent["id"])
     if json:
         show.put_json(found)
     else:
@@ -131,7 +131,7 @@ def rotate(
 ) -> None:
     """Give a webhook another secret, and print that. For a day both sign."""
     with service(url) as client:
-        made = client.send("POST", f"{_path(webhook)}/rotate", json={"grace_s": grace_s}).json()
+        made = client.rotate_webhook(webhook, grace_s=grace_s)
     _tell_secret(made, as_json=json)
 
 
@@ -151,7 +151,7 @@ def disable(webhook: WebhookArgument, url: UrlOption = DEFAULT_URL, json: JsonOp
 def remove(webhook: WebhookArgument, url: UrlOption = DEFAULT_URL, json: JsonOption = False) -> None:
     """Remove a webhook with its deliveries."""
     with service(url) as client:
-        gone = client.send("DELETE", _path(webhook)).json()
+        gone = client.remove_webhook(webhook)
     if json:
         show.put_json(gone)
     else:
@@ -168,7 +168,7 @@ def deliveries(
 ) -> None:
     """List what a webhook was told and what it answered, the newest first."""
     with service(url) as client:
-        found = client.get(f"{_path(webhook)}/deliveries", state=state, limit=limit)["data"]
+        found = client.deliveries(webhook, state=state, limit=limit)["data"]
     if json:
         for each in found:
             show.put_json(each)
@@ -196,7 +196,7 @@ def retry(
 ) -> None:
     """Send a delivery again at once, whatever became of it."""
     with service(url) as client:
-        found = client.send("POST", f"{_path(webhook)}/deliveries/{quote(delivery, safe='')}/retry").json()
+        found = client.retry_delivery(webhook, delivery)
     if json:
         show.put_json(found)
     else:
@@ -205,14 +205,14 @@ def retry(
 
 def _switch(webhook: str, url: str, *, enabled: bool, as_json: bool) -> None:
     with service(url) as client:
-        found = client.send("PATCH", _path(webhook), json={"enabled": enabled}).json()
+        found = client.change_webhook(webhook, {"enabled": enabled})
     if as_json:
         show.put_json(found)
     else:
         show.note(f"{webhook} is {_state(found)}")
 
 
-def _tell_secret(made: dict[str, Any], *, as_json: bool) -> None:
+def _tell_secret(made: WebhookWithSecret, *, as_json: bool) -> None:
     if as_json:
         show.put_json(made)
         return
@@ -220,17 +220,17 @@ def _tell_secret(made: dict[str, Any], *, as_json: bool) -> None:
     show.note(f"{made['webhook']['id']}: this secret is shown once; docs/webhooks.md says how to verify with it")
 
 
-def _attempted(client: Client, path: str) -> dict[str, Any]:
+def _attempted(client: Client, webhook: str, delivery: str) -> DeliveryDetail:
     """The delivery once an attempt has ended, or as it is when nobody has made one in time."""
     until = time.monotonic() + _TEST_S
     while True:
-        found: dict[str, Any] = client.get(path)
+        found = client.delivery(webhook, delivery)
         if found["attempted_at"] is not None or found["state"] != "waiting" or time.monotonic() >= until:
             return found
         time.sleep(_POLL_S)
 
 
-def _outcome(delivery: dict[str, Any]) -> str:
+def _outcome(delivery: Delivery | DeliveryDetail) -> str:
     """`204 in 0.03 s`, or the error."""
     if delivery["attempted_at"] is None:
         return delivery["error"] or "not sent yet"
@@ -239,7 +239,7 @@ def _outcome(delivery: dict[str, Any]) -> str:
     return ": ".join(filter(None, (answered, delivery["error"])))
 
 
-def _state(webhook: dict[str, Any]) -> str:
+def _state(webhook: Webhook) -> str:
     if not webhook["enabled"]:
         return f"disabled ({webhook['disabled_why']})"
     since = show.moment(webhook["failing_since"])
@@ -248,7 +248,3 @@ def _state(webhook: dict[str, Any]) -> str:
 
 def _words(value: Any) -> str:
     return ", ".join(value) if isinstance(value, list) else str(value)
-
-
-def _path(webhook: str) -> str:
-    return f"/v1/webhooks/{quote(webhook, safe='')}"

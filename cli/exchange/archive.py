@@ -11,7 +11,6 @@ from typing import Any, Final, TypeVar
 
 from cli.client import ApiError, Client, Unreachable
 from cli.exchange.columns import Record
-from cli.record import judging
 
 PAGE: Final = 500
 PATIENCE_S: Final = 300.0
@@ -36,7 +35,7 @@ def records(
     cursor: str | None = None
     while True:
         after = cursor
-        page = patiently(lambda: client.get("/v1/candidates", limit=PAGE, cursor=after, **query), wait)  # noqa: B023
+        page = patiently(lambda: client.all_candidates(limit=PAGE, cursor=after, **query), wait)  # noqa: B023
         for candidate in page["data"]:
             yield Record(candidate, sources.of(candidate) if problems else None)
         cursor = page["next_cursor"]
@@ -71,6 +70,6 @@ class _Problems:
         if wanted not in self._known:
             if len(self._known) >= _PROBLEMS:
                 self._known.clear()
-            asked = patiently(lambda: judging(self._client, candidate["job_id"]), self._wait)
+            asked = patiently(lambda: self._client.judging(candidate["job_id"]), self._wait)
             self._known[wanted] = asked["problem"]["source"]
         return self._known[wanted]

@@ -130,6 +130,8 @@ def test_whatever_a_model_answers_nothing_is_lost_and_every_answer_is_paid_for_o
     assert calls == [(asked, len(provider.requests), asked * Decimal("0.2"), 0)]
     assert Decimal(ended["cost"]["llm_usd"]) == asked * Decimal("0.2")
     deployment.assert_sound(job["id"])
+    assert ended["best"] is not None
+    assert "<softmax" in deployment.client.code(ended["best"]["candidate_id"], "assembly")
     assert_counted(deployment, asked)
 
 

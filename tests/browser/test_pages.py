@@ -23,6 +23,8 @@ PAGES: dict[str, Callable[[Showcase], str]] = {
     "job-running": lambda shown: f"/jobs/{shown.running_id}",
     "candidate": lambda shown: f"/candidates/{shown.ids[18]}",
     "candidate-refused": lambda shown: f"/candidates/{shown.ids[6]}",
+    "code": lambda shown: f"/candidates/{shown.ids[22]}/code/assembly",
+    "reference": lambda _: "/docs",
     "compare": lambda shown: f"/compare?left={shown.ids[14]}&right={shown.ids[18]}",
     "fleet": lambda _: "/fleet",
     "knowledge": lambda _: "/knowledge?q=double+accumulate&hardware=cpu&language=cpp",
@@ -44,6 +46,14 @@ def test_a_page_is_accessible_and_fits(
         # The page of a missing job is a 404, and the browser says so.
         assert [each for each in visitor.complaints if "404" not in each] == []
         visitor.picture(page, f"{name}-{size}")
+
+
+def test_generated_code_is_fetched_when_it_is_unfolded(visitor: Visitor, showcase: Showcase) -> None:
+    with visitor.at(f"/candidates/{showcase.ids[22]}") as page:
+        assert "vmaxps" not in page.content()
+        page.locator("summary", has_text="assembly").click()
+        expect(page.get_by_label("assembly")).to_contain_text("vmaxps")
+        assert visitor.complaints == []
 
 
 def test_a_running_job_is_watched_without_reloading(visitor: Visitor, showcase: Showcase, database: str) -> None:

@@ -1,6 +1,6 @@
 """The judge process: one JSON request a line on standard input, one JSON answer a line on standard output.
 
-Started by `worker.judge.client.Judge` as `python -m worker.judge HOME HARDWARE MINIMUM_SANDBOX [eager] [no-profile]`.
+Started by `worker.judge.client.Judge`: python -m worker.judge HOME HARDWARE MINIMUM_SANDBOX [eager] [no-profile] [code]
 It has no database, no network and no secrets; logs go to standard error. It ends when its standard input closes.
 """
 
@@ -31,7 +31,12 @@ def main() -> None:
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     home, hardware, minimum, *switches = sys.argv[1:]
     options = RefereeOptions(
-        Path(home), hardware, minimum, eager_only="eager" in switches, profile="no-profile" not in switches
+        Path(home),
+        hardware,
+        minimum,
+        eager_only="eager" in switches,
+        profile="no-profile" not in switches,
+        code="code" in switches,
     )
     referee = Referee(options)
     try:

@@ -27,6 +27,7 @@ from worker.judge.checks import provenance, sensitivity, settings, shapes, state
 from worker.judge.checks.values import judge_case
 from worker.judge.dynamics.check import Training
 from worker.judge.exhibits import Exhibits
+from worker.judge.generated import CodeReader
 from worker.judge.intake import intake, load
 from worker.judge.lease import DeviceLease
 from worker.judge.physics.floor import PhysicsFloor
@@ -73,16 +74,17 @@ class Referee:
         self._usual_pace = self._pace = pace or USUAL[self.device]
         profiler = Profiler(self.device, options.home, self._floor, self.processes.runner)
         self._profiler = profiler if options.profile and not options.eager_only else None
+        self._code = CodeReader(options.build_root, self._lease, on_gpu=self._on_gpu) if options.code else None
         self._seed = secrets.randbits(40)  # never leaves this process: the next candidate meets it too
 
     def evaluate(self, request: EvaluationRequest) -> Evaluation:
         """Judge one candidate. Raises ReferenceFailed or ProblemError when the problem itself cannot be judged."""
-        return self._evaluate(request, self.exhibits_for(request), self._profiler)
+        return self._evaluate(request, self.exhibits_for(request), self._profiler, self._code)
 
     def certify(self, request: EvaluationRequest) -> dict[str, Any]:
         """Judge a finalist, examine it as a system, and write its certificate. Raises as `evaluate` does."""
-        evaluation = self.evaluate(request)
         exhibits = self.exhibits_for(request)
+        evaluation = self._evaluate(request, exhibits, self._profiler)
         if self._training is None:
             self._training = Training(exhibits, self._seed)
         parts = RefereeParts(
@@ -141,16 +143,22 @@ class Referee:
 
     # --- the steps --------------------------------------------------------------------------------------------------
 
-    def _evaluate(self, request: EvaluationRequest, exhibits: Exhibits, profiler: Profiler | None = None) -> Evaluation:
+    def _evaluate(
+        self,
+        request: EvaluationRequest,
+        exhibits: Exhibits,
+        profiler: Profiler | None = None,
+        code: CodeReader | None = None,
+    ) -> Evaluation:
         self.rest()
         started, held = time.monotonic(), self._lease.held_s
         evaluation = Evaluation(request.candidate_id)
         try:
             intake(request.candidate_source)
             if request.language == "triton" and not self._on_gpu:
-                self._judge_without_device(request, exhibits, evaluation)
+                self._judge_without_device(request, exhibits, evaluation, code)
             else:
-                self._judge(request, exhibits, evaluation, profiler)
+                self._judge(request, exhibits, evaluation, profiler, code)
         except Fault as fault:
             evaluation.verdict, evaluation.reason = fault.verdict, fault.reason
             evaluation.log = fault.log[-LOG_BYTES:]
@@ -167,7 +175,12 @@ class Referee:
         return evaluation
 
     def _judge(
-        self, request: EvaluationRequest, exhibits: Exhibits, evaluation: Evaluation, profiler: Profiler | None
+        self,
+        request: EvaluationRequest,
+        exhibits: Exhibits,
+        evaluation: Evaluation,
+        profiler: Profiler | None,
+        code: CodeReader | None,
     ) -> None:
         with evaluation.phase("runner"), self._runner() as runner:
             trial = Trial(runner, request, exhibits, self.device, _secret_rng(), evaluation)
@@ -181,6 +194,9 @@ class Referee:
                 if profiler is not None and evaluation.verdict is Verdict.OK:
                     with self._lease.exclusive(), evaluation.stage("profile"):
                         evaluation.profile = profiler.profile(trial)
+                if code is not None and evaluation.verdict is Verdict.OK:
+                    with evaluation.stage("code"):
+                        evaluation.code = code.read(request, runner, trial.benches)
 
     def _verify(self, trial: Trial) -> None:
         """Load the candidate and hold it against the truth, cheapest checks first."""
@@ -226,7 +242,9 @@ class Referee:
         baselines.timed({timed.workload: timed.baselines_us for timed in timings})
         return timings
 
-    def _judge_without_device(self, request: EvaluationRequest, exhibits: Exhibits, evaluation: Evaluation) -> None:
+    def _judge_without_device(
+        self, request: EvaluationRequest, exhibits: Exhibits, evaluation: Evaluation, code: CodeReader | None
+    ) -> None:
         """A Triton candidate without its GPU: values in the interpreter on the smallest workload, then an
         ahead-of-time build for the target's architecture. Never timed, and the reason says so."""
         exhibit = exhibits.workloads[0]
@@ -240,6 +258,9 @@ class Referee:
         with evaluation.phase("runner"), self._candidate_bench(exhibits, request, recorded) as bench:
             bench.write(0, 0)
             built = ahead.built_kernels(bench, SUBJECT, arch)
+            if code is not None:
+                with evaluation.stage("code"):
+                    evaluation.code = code.read(request, bench.runner, {exhibit.name: bench})
         evaluation.checks.append(built)
         evaluation.verdict = Verdict.OK
         evaluation.reason = f"right in the interpreter on {exhibit.name!r}; {built.detail}; not timed: no such GPU here"

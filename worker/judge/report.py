@@ -85,7 +85,7 @@ class Evaluation:
     environment: dict[str, Any] = field(default_factory=dict)
     profile: dict[str, Any] = field(default_factory=dict)
     stages_s: dict[str, float] = field(default_factory=dict)
-    """Where the time went: load (with builds), verify, provenance, time, profile; without waiting for the lease."""
+    """Where the time went: load (with builds), verify, provenance, time, profile, code; not waiting for the lease."""
     phases: list[Phase] = field(default_factory=list)
     """The stages, and the life of the runner's process; workers do not store it."""
     build_s: float = 0.0
@@ -93,6 +93,8 @@ class Evaluation:
     gpu_s: float = 0.0
     """Seconds for which the device was held, in either mode. On a CPU: seconds of verification and timing."""
     log: str = ""
+    code: dict[str, str] = field(default_factory=dict)
+    """Generated code by kind (`worker.judge.generated`): for whoever stores it, not for the report that is kept."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -26,8 +26,10 @@ __all__ = [
 ]
 
 LANGUAGES = ("cpp", "cuda", "triton")
-_REPORTS = ("cpp_report",)
+_REPORTS = ("cpp_report", "cuda_ptx", "machine_code")
 """Built like languages, for the judge alone."""
+INPUT = "input"
+"""Those of them that read what was built before find it by this name in the folder of the build."""
 
 
 class UnknownLanguage(ValueError):

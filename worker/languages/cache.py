@@ -89,19 +89,32 @@ class BuildCache:
         Raises BuildError with the compiler's log, cleaned of local paths; CompilerKilled; ToolchainMissing;
         UnknownLanguage; BuildProcessFailed.
         """
-        started = time.monotonic()
-        tool = language(language_name)
-        checked = tool.check_flags(flags)
+        checked = language(language_name).check_flags(flags)
         if len(source.encode(errors="replace")) > MAX_SOURCE_BYTES:
             raise BuildError(f"the source is larger than {MAX_SOURCE_BYTES >> 10} KiB")
-        key = _key(language_name, source, checked, arch, tool.toolchain())
+        return self._made(Request(language_name, source, checked, arch))
+
+    def read(self, reader: str, path: Path) -> Built:
+        """What a reader (`machine_code`) makes of a file that was built here, or that hostile code handed over.
+
+        Raises as `build` does.
+        """
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            file.seek(0)
+            return self._made(Request(reader, digest, (), "native", input_fd=file.fileno()))
+
+    def _made(self, request: Request) -> Built:
+        started = time.monotonic()
+        tool = language(request.language)
+        key = _key(request.language, request.source, request.flags, request.arch, tool.toolchain())
         path = self.root / key[:2] / (key + tool.suffix)
         log = self._recall(path)
         cached = log is not None
         if log is None:
             cpu_s = int(self.timeout_s) + 1
-            request = Request(language_name, source, checked, arch, cpu_s, self.memory_bytes, _MAX_ARTEFACT_BYTES)
-            log = self._build(request, path)
+            confined = replace(request, cpu_s=cpu_s, memory_bytes=self.memory_bytes, file_bytes=_MAX_ARTEFACT_BYTES)
+            log = self._build(confined, path)
             self.evict()
         return Built(path, log, cached, time.monotonic() - started)
 
@@ -183,7 +196,7 @@ class BuildCache:
             process = subprocess.Popen(
                 [sys.executable, "-I", "-c", _BOOT, json.dumps(_import_path())],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
-                env=_environment(), cwd="/", pass_fds=(request.artefact_fd,), start_new_session=True,
+                env=_environment(), cwd="/", pass_fds=request.descriptors, start_new_session=True,
             )  # fmt: skip
             try:
                 output, errors = process.communicate(

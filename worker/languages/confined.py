@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from worker.languages import BuildError, CompilerKilled, Language, ToolchainMissing, language
+from worker.languages import INPUT, BuildError, CompilerKilled, Language, ToolchainMissing, language
 from worker.runner import kernelwright, sandbox
 
 _COPY_BYTES = 1 << 20
@@ -38,14 +38,21 @@ class Request:
     source: str
     flags: tuple[str, ...]
     arch: str
-    cpu_s: int
-    memory_bytes: int
-    file_bytes: int
+    cpu_s: int = 0
+    memory_bytes: int = 0
+    file_bytes: int = 0
     level: str = "process"
     """Sandbox level, one of `sandbox.LEVELS`."""
     scratch: str = ""
     """Private folder for the levels that have no tmpfs of their own."""
     artefact_fd: int = -1
+    input_fd: int = -1
+    """A file to read, for those that read what was built before; -1 for those that build."""
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What the process inherits."""
+        return tuple(descriptor for descriptor in (self.artefact_fd, self.input_fd) if descriptor >= 0)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -122,6 +129,8 @@ def _build_confined(request: Request, tool: Language, answer_fd: int, *, isolate
 
 
 def _answer(request: Request, tool: Language, folder: Path) -> Answer:
+    if request.input_fd >= 0:
+        _copy(request.input_fd, folder / INPUT)
     try:
         artefact = tool.build(request.source, request.flags, request.arch, folder)
     except ToolchainMissing as missing:
@@ -133,6 +142,11 @@ def _answer(request: Request, tool: Language, folder: Path) -> Answer:
     with artefact.open("rb") as built, os.fdopen(request.artefact_fd, "wb") as sink:
         shutil.copyfileobj(built, sink, _COPY_BYTES)
     return Answer("built", (folder / "build.log").read_text(encoding="utf-8", errors="replace"))
+
+
+def _copy(descriptor: int, path: Path) -> None:
+    with os.fdopen(descriptor, "rb") as given, path.open("wb") as copy:
+        shutil.copyfileobj(given, copy, _COPY_BYTES)
 
 
 def readable_folders() -> tuple[str, ...]:

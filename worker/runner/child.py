@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from worker.runner import (
+    compiled,
     eviction,
     examine,
     hygiene,
@@ -392,7 +393,8 @@ def serve(control: socket.socket, bell: socket.socket) -> int:
         "recorded": session.recorded,
         "hot": session.hot,
     }
-    others = examine.HANDLERS | kernel_list.HANDLERS | provenance.HANDLERS | settings.HANDLERS
+    parts = (compiled, examine, kernel_list, provenance, settings)
+    others = {name: handler for part in parts for name, handler in part.HANDLERS.items()}
     handlers |= {name: functools.partial(handler, session) for name, handler in others.items()}
     with contextlib.suppress(protocol.PeerClosed):
         while True:

@@ -545,27 +545,29 @@ def _torch_options(source: str) -> tuple[list[str], list[str]]:
     return ["-isystem", str(root / "include")], [f"-L{root / 'lib'}", "-ltorch_cpu", "-lc10"]
 
 
-def compile_cuda(source: str, flags: Sequence[str], arch: str, folder: Path) -> tuple[Path, str]:
+def compile_cuda(source: str, flags: Sequence[str], arch: str, folder: Path, form: str = "cubin") -> tuple[Path, str]:
     """Compile in `folder` for `arch` (sm_90a, ...); returns the cubin and the compiler's remarks. Raises BuildError.
+
+    `form` "ptx" stops before the assembler: the text of it is in the file then.
 
     NVRTC first: 20-40 ms in process. It knows no host headers, so what it refuses gets a second opinion from nvcc.
     """
     nvcc = cuda_tool("nvcc")
-    cubin = folder / "kernel.cubin"
+    built = folder / f"kernel.{form}"
     if nvrtc() is not None:
         try:
-            image, log = compile_nvrtc(source, flags, arch)
+            image, log = compile_nvrtc(source, flags, arch, form)
         except BuildError:
             if nvcc is None:
                 raise
         else:
-            cubin.write_bytes(image)
-            return cubin, log
+            built.write_bytes(image)
+            return built, log
     if nvcc is None:
         raise ToolchainMissing("neither NVRTC nor nvcc was found")
     (folder / "kernel.cu").write_text(source, encoding="utf-8")
-    command = [nvcc, "-cubin", f"-arch={arch}", *CUDA_FLAGS, *flags, "kernel.cu", "-o", "kernel.cubin"]
-    return cubin, _run(command, folder)
+    command = [nvcc, f"-{form}", f"-arch={arch}", *CUDA_FLAGS, *flags, "kernel.cu", "-o", built.name]
+    return built, _run(command, folder)
 
 
 def _run(command: list[str], folder: Path) -> str:
@@ -660,8 +662,8 @@ _NVRTC_HEADERS = {
 }
 
 
-def compile_nvrtc(source: str, flags: Sequence[str], arch: str) -> tuple[bytes, str]:
-    """Compile in process; returns the cubin and the log. Raises BuildError."""
+def compile_nvrtc(source: str, flags: Sequence[str], arch: str, form: str = "cubin") -> tuple[bytes, str]:
+    """Compile in process; returns the cubin (or the PTX, whose text ends with a NUL) and the log. Raises BuildError."""
     library = nvrtc()
     if library is None:
         raise ToolchainMissing("NVRTC was not found")
@@ -682,7 +684,7 @@ def compile_nvrtc(source: str, flags: Sequence[str], arch: str) -> tuple[bytes, 
         log = _nvrtc_text(library, program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
         if code != 0:
             raise BuildError(log or f"nvrtcCompileProgram failed with {code}")
-        return _nvrtc_text(library, program, "CUBIN"), log
+        return _nvrtc_text(library, program, form.upper()), log
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
 

@@ -59,6 +59,8 @@ class Record:
 
     target: str
     kernels: dict[str, Kernel] = field(default_factory=dict)
+    compiled: list[tuple[str, Any]] = field(default_factory=list)
+    """Name and compiled form of each of them."""
     launches: int = 0
     notes: list[str] = field(default_factory=list)
     error: str | None = None
@@ -153,6 +155,7 @@ def _recorded(run: Any, record: Record, sm: int) -> Any:
             raise
         if kernel.hash not in record.kernels:
             record.kernels[kernel.hash] = _describe(self.fn.__name__, kernel)
+            record.compiled.append((self.fn.__name__, kernel))
         if callable(grid):  # a grid that cannot be computed fails here as it would at a launch
             grid({**dict(zip(self.arg_names, args, strict=False)), **kwargs})
         return kernel

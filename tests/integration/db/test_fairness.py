@@ -119,6 +119,78 @@ def test_a_key_whose_work_is_not_due_or_cancelled_is_passed_over(sessions: Sessi
     assert claim(sessions).job_id == team["c"]
 
 
+@pytest.mark.parametrize("ending", [False, True])
+@pytest.mark.parametrize("held", [0, 1, 3])
+def test_a_jobs_place_is_the_order_in_which_claims_come_to_it(
+    sessions: Sessions, team: dict[str, str], held: int, ending: bool
+) -> None:
+    """`held`: work of the first key that runs already. `ending`: each claimed work ends before the next is claimed."""
+    control = ("control",)
+    for _ in team:  # the jobs that made the team start, and leave a time at which each key was served
+        finish(sessions, claim(sessions, control))
+    for _ in range(held):
+        make_job(sessions, key_id="key_a")
+        claim(sessions, control)
+    waiting = [make_job(sessions, key_id=f"key_{name}").id for name in "aaaabbcaab"]
+    waiting.append(make_job(sessions).id)
+    with sessions.begin() as session:
+        places = ledger.places(session, waiting)
+    assert sorted(places.values()) == list(range(1, 12))
+    claimed = []
+    for _ in waiting:
+        claimed.append(claim(sessions, control))
+        if ending:
+            finish(sessions, claimed[-1])
+    if held == 0 or not ending:
+        assert [each.job_id for each in claimed] == sorted(waiting, key=places.__getitem__)
+    assert claimed[0].job_id == min(waiting, key=places.__getitem__)
+
+
+def test_an_urgent_job_is_next_whoever_has_more(sessions: Sessions, team: dict[str, str]) -> None:
+    urgent = make_job(sessions, key_id="key_a", priority=3).id
+    with sessions.begin() as session:
+        places = ledger.places(session, [urgent, *team.values()])
+    assert places[urgent] == 1 and sorted(places.values()) == [1, 2, 3, 4, 5]
+
+
+def test_a_job_that_is_started_or_not_due_is_not_before_others(sessions: Sessions) -> None:
+    first, later, last = (make_job(sessions).id for _ in range(3))
+    started = claim(sessions, ("control",))
+    with sessions.begin() as session:
+        session.execute(text("UPDATE work SET not_before = now() + interval '1 h' WHERE job_id = :id"), {"id": later})
+    assert started.job_id == first
+    with sessions.begin() as session:
+        assert ledger.places(session, [first, later, last]) == {last: 1, later: 2}
+
+
+def test_places_read_the_rows_that_wait_and_no_others(sessions: Sessions, team: dict[str, str]) -> None:
+    with sessions.begin() as session:
+        session.execute(
+            text(
+                "INSERT INTO jobs (id, problem_hash, problem_name, hardware, language, budget_candidates, state,"
+                " finished_at) SELECT 'job_old' || n, problem_hash, problem_name, hardware, language, 1, 'succeeded',"
+                " now() FROM jobs, generate_series(1, 5000) AS n WHERE jobs.id = :id"
+            ),
+            {"id": team["a"]},
+        )
+        session.execute(
+            text(
+                "INSERT INTO work (id, kind, queue, job_id, state, share_of, claimed_at, finished_at)"
+                " SELECT 'work_old' || n, 'advance', 'control', 'job_old' || n, 'done', 'key_a', now(), now()"
+                " FROM generate_series(1, 5000) AS n"
+            )
+        )
+        session.execute(text("ANALYZE work, jobs"))
+    with sessions.begin() as session:
+        statement = text(f"EXPLAIN (ANALYZE, FORMAT JSON) {ledger.SQL['places'].text}")
+        statement = statement.bindparams(bindparam("job_ids", type_=ARRAY(Text())))
+        plan = session.execute(statement, {"job_ids": list(team.values())}).scalar_one()[0]["Plan"]
+    scanned = list(scans(plan))
+    read = sum(each["Actual Rows"] * each["Actual Loops"] for each in scanned)
+    removed = sum(each.get("Rows Removed by Filter", 0) * each["Actual Loops"] for each in scanned)
+    assert read < 50 and removed < 50, json.dumps(plan, indent=1)
+
+
 @pytest.mark.parametrize("rows", [20_000, pytest.param(100_000, marks=pytest.mark.exhaustive)])
 def test_a_claim_reads_few_rows_of_many(sessions: Sessions, team: dict[str, str], rows: int) -> None:
     fill(sessions, team["a"], rows)

@@ -12,6 +12,7 @@ from db.models import Worker
 from db.settings import Settings
 from db.workers import WorkerFacts
 from worker import registry, runtime
+from worker.judge.timing.device_state import DeviceState
 from worker.judge.version import judge_hash
 from worker.registry import Membership
 
@@ -44,6 +45,24 @@ def test_a_membership_beats_and_comes_back_after_its_row_was_lost(sessions: Sess
     membership.leave()
     (row,) = rows(sessions)
     assert (row.id, row.state, row.device) == ("worker_1", "gone", {"cores": 2})
+
+
+def test_a_beat_says_how_the_device_is(sessions: Sessions) -> None:
+    readings = iter([DeviceState(1755, 2619, 412.5, 61, ("power cap",))] * 40)
+    facts = WorkerFacts("worker_1", "box", 1, ("gpu.nvidia-h100",), "nvidia-h100")
+    membership = Membership(sessions, facts, beat_s=0.05, read=lambda: next(readings, None))
+    membership.join()
+    known = {
+        "sm_mhz": 1755,
+        "memory_mhz": 2619,
+        "power_w": 412.5,
+        "temperature_c": 61,
+        "throttled": ["power cap"],
+    }
+    seen = []
+    assert wait_for(lambda: seen.append(rows(sessions)[0].device_state) or seen[-1] == known)
+    assert wait_for(lambda: rows(sessions)[0].device_state is None)  # what nothing tells any more is not believed
+    membership.leave()
 
 
 def test_joining_describes_the_device_and_names_the_runtime(configured: Settings, sessions: Sessions) -> None:

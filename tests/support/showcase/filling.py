@@ -23,7 +23,7 @@ from db.vocabulary import QUEUE_CPU, QUEUE_LLM, StopReason, Verdict, WorkKind, W
 from db.workers import WorkerFacts
 from problems.catalog import bundled
 from search.knowledge.embedding import HashingEmbedder
-from tests.support.showcase.story import STEPS, Step, report, source
+from tests.support.showcase.story import ASSEMBLY, STEPS, Step, report, source
 
 CHEEKY = "<script>document.title = 'taken'</script><img src=x onerror=alert(1)>"
 """What a candidate's plan and source may try to be."""
@@ -42,6 +42,13 @@ _PROMPT = [
     },
 ]
 _OWNER = "worker_of_the_showcase"
+_H100_NOW = {
+    "sm_mhz": 1755,
+    "memory_mhz": 2619,
+    "power_w": 412.5,
+    "temperature_c": 61,
+    "throttled": ["power cap"],
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +85,7 @@ class _Filler:
                 WorkerFacts("worker_3", "node7", 4212, ("control", "llm")),
             ):
                 workers.register(session, facts)
+            workers.beat(session, "worker_2", _H100_NOW)
 
     def finished(self) -> tuple[str, list[str]]:
         job_id = self._job(budget_candidates=22, budget_usd=Decimal("2.00"), target_speedup=2.3, certify=True)
@@ -129,7 +137,9 @@ class _Filler:
         if step.verdict in set(Verdict):
             with self._sessions.begin() as session:
                 claim = self._claim(session, made, WorkKind.EVALUATE)
-                candidates.store_evaluation(session, claim, report(step), worker_id="worker_1")
+                found = report(step)
+                code = {"assembly": ASSEMBLY} if step.verdict == Verdict.OK else {}
+                candidates.store_evaluation(session, claim, found | {"code": code}, worker_id="worker_1")
         return made
 
     def _propose(self, session: Session, claim: Claim, ordinal: int, step: Step, lines: tuple[str, ...]) -> None:

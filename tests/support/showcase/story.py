@@ -111,6 +111,16 @@ class ModelNew(nn.Module):
 '''
 
 
+ASSEMBLY = """\
+# cpp source 1 of 1, flags: -fno-math-errno
+0000000000001230 <softmax._omp_fn.0>:
+    1230:\tvmaxps (%rcx,%rax,4),%ymm0,%ymm0
+    1235:\tadd    $0x8,%rax
+    1239:\tcmp    %rdx,%rax
+    123c:\tjb     1230 <softmax._omp_fn.0>
+"""
+
+
 def report(step: Step) -> dict[str, Any]:
     """What the judge says of it."""
     found = copy.deepcopy(_REPORT)

@@ -29,7 +29,9 @@ class Answer:
         return found
 
 
-def ask(app: ASGIApp, headers: dict[str, str] | None = None, parts: Iterable[bytes] = ()) -> Answer:
+def ask(
+    app: ASGIApp, headers: dict[str, str] | None = None, parts: Iterable[bytes] = (), path: str = "/v1/jobs"
+) -> Answer:
     """One request through the middleware, without a server."""
     sent: list[Message] = []
     waiting = list(parts) or [b""]
@@ -41,7 +43,7 @@ def ask(app: ASGIApp, headers: dict[str, str] | None = None, parts: Iterable[byt
         sent.append(message)
 
     raw = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
-    scope: Scope = {"type": "http", "method": "POST", "path": "/v1/jobs", "headers": raw}
+    scope: Scope = {"type": "http", "method": "POST", "path": path, "headers": raw}
     asyncio.run(FrontMiddleware(app, max_body_bytes=10)(scope, receive, send))
     start, *bodies = sent
     found = {name.decode(): value.decode() for name, value in start["headers"]}
@@ -67,6 +69,17 @@ async def half_broken(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 JSON = {"Content-Type": "application/json"}
+BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+
+
+def test_a_browser_is_told_of_a_fault_of_ours_on_a_page_and_a_program_is_not() -> None:
+    page = ask(broken, BROWSER, path="/jobs")
+    assert (page.status, page.headers["content-type"]) == (500, "text/html; charset=utf-8")
+    assert b"<h1>" in page.body and b"a secret" not in page.body
+    assert page.headers["x-request-id"].encode() in page.body
+    assert "script-src 'self'" in page.headers["content-security-policy"]
+    for path, headers in (("/v1/jobs", BROWSER), ("/jobs", JSON)):
+        assert ask(broken, headers, path=path).problem["status"] == 500
 
 
 def test_a_request_gets_an_id_of_ours() -> None:

@@ -8,8 +8,10 @@ import pytest
 
 import search.types
 import worker.judge.verdict
+from cli.commands import code
 from db import vocabulary
 from search.knowledge import ranking, standing
+from worker.judge import generated
 from worker.judge.reference import findings
 
 
@@ -58,3 +60,8 @@ def test_some_queues_need_no_hardware(queue: str) -> None:
 def test_three_states_are_final() -> None:
     final = {state.value for state in vocabulary.JobState if state.terminal}
     assert final == {"succeeded", "failed", "cancelled"}
+
+
+def test_kinds_of_generated_code() -> None:
+    kinds = {kind.value for kind in vocabulary.CodeKind}
+    assert kinds == set(generated.COMMENTS) == {kind.value for kind in code.Kind}

@@ -18,13 +18,13 @@ from worker.languages.cache import BuildCache, BuildProcessFailed
 def make_builder(root: Path, *, on_gpu: bool) -> Builder:
     """A builder into the cache at `root`, for this machine's processor and GPU."""
     cache = BuildCache(root)
-    cuda_arch = _cuda_arch() if on_gpu else "sm_90a"
+    arch_of_cuda = cuda_arch(on_gpu=on_gpu)
 
     def build(language: str, source: str, flags: list[str]) -> str:
         if language not in LANGUAGES:
             raise BuildFailed(f"there is no kernel language {language!r}: use one of {', '.join(LANGUAGES)}")
         try:
-            arch = cuda_arch if language == "cuda" else "native"
+            arch = arch_of_cuda if language == "cuda" else "native"
             return str(cache.build(language, source, flags, arch).path)
         except (ToolchainMissing, BuildProcessFailed) as broken:
             raise Fault(Verdict.INFRA_ERROR, f"this machine cannot build {language}: {broken}") from broken
@@ -34,6 +34,9 @@ def make_builder(root: Path, *, on_gpu: bool) -> Builder:
     return build
 
 
-def _cuda_arch() -> str:
+def cuda_arch(*, on_gpu: bool) -> str:
+    """What CUDA sources are built for: this machine's GPU; Hopper without one."""
+    if not on_gpu:
+        return "sm_90a"
     major, minor = torch.cuda.get_device_capability(0)
     return f"sm_{major}{minor}{'a' if major >= 9 else ''}"

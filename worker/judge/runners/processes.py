@@ -34,6 +34,13 @@ class RefereeOptions:
     """Race no compiled baseline."""
     profile: bool = True
     """Look for the bottleneck of what is accepted. Never of verdicts alone (`eager_only`)."""
+    code: bool = False
+    """Put the generated code of what is accepted into the report."""
+
+    @property
+    def build_root(self) -> Path:
+        """Where built files are kept."""
+        return self.home / "cache" / "build"
 
 
 class Processes:
@@ -41,9 +48,8 @@ class Processes:
 
     def __init__(self, options: RefereeOptions, *, on_gpu: bool) -> None:
         self._options, self._on_gpu = options, on_gpu
-        build_root = options.home / "cache" / "build"
-        build_root.mkdir(parents=True, exist_ok=True)
-        self._builder = make_builder(build_root, on_gpu=on_gpu)
+        options.build_root.mkdir(parents=True, exist_ok=True)
+        self._builder = make_builder(options.build_root, on_gpu=on_gpu)
         self._zygote: Zygote | None = None
 
     @property

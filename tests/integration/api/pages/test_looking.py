@@ -42,11 +42,13 @@ def test_every_page_answers_with_a_strict_policy(look: httpx2.Client, showcase: 
         f"/jobs/{showcase.job_id}?verdict=ok&sort=-speedup",
         *(f"/candidates/{showcase.ids[ordinal]}" for ordinal in (1, 3, 10, 13, 17, 22)),
         f"/compare?left={showcase.ids[3]}&right={showcase.ids[22]}",
+        f"/candidates/{showcase.ids[22]}/code/assembly",
         "/fleet",
         "/knowledge?problem=softmax&state=confirmed",
         "/uplift",
         "/spending",
         "/submit?bundled=layernorm",
+        "/docs",
     )
     assets: set[str] = set()
     for path in paths:
@@ -71,6 +73,21 @@ def test_what_others_wrote_is_escaped(look: httpx2.Client, showcase: Showcase) -
     assert CHEEKY in look.get(f"/v1/candidates/{showcase.cheeky_id}/source").text
 
 
+def test_the_reference_of_the_rest_api_has_every_operation_and_needs_no_network(look: httpx2.Client) -> None:
+    page = look.get("/docs").text
+    operations = [
+        (method, path, operation)
+        for path, methods in look.get("/openapi.json").json()["paths"].items()
+        for method, operation in methods.items()
+    ]
+    assert len(operations) > 40
+    for method, path, operation in operations:
+        assert f"<code>{method.upper()} {path}</code> {operation['summary']}" in page.replace("&#39;", "'")
+    assert "ordinal | -ordinal | -speedup, default ordinal" in page
+    assert "triton | cuda" in page and "A key needs the scope <code>submit</code>" in page
+    assert look.get("/redoc").status_code == 404
+
+
 def test_a_page_says_what_the_api_says(look: httpx2.Client, showcase: Showcase) -> None:
     job = look.get(f"/jobs/{showcase.job_id}").text
     for said in ("2.31×", "target reached", "$0.57", "zeros would pass in 1 of 9 families", "#22", "Certificate"):
@@ -80,6 +97,7 @@ def test_a_page_says_what_the_api_says(look: httpx2.Client, showcase: Showcase) 
     only = look.get(f"/jobs/{showcase.job_id}?verdict=suspicious").text
     assert [each for each in showcase.ids[1:] if f'<tr id="{each}"' in only] == [showcase.ids[10]]
     fleet = look.get("/fleet").text
+    assert "1755 MHz, memory 2619 MHz · 412.5 W · 61 °C" in fleet and "held down by power cap" in fleet
     assert "NVIDIA H100" in fleet and f"/jobs/{showcase.running_id}" in fleet
     assert "Accumulating in float32" in look.get("/knowledge?q=double").text
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import re
 
 import httpx2
 import pytest
+from sqlalchemy import text
+from sqlalchemy.orm import Session, sessionmaker
 
 from cli.client import Client, Job
 from tests.integration.api.conftest import Bells
@@ -122,3 +125,28 @@ def test_a_form_from_another_site_is_refused(
         answer = browser.post(path, data=FORM, headers=headers)
         assert answer.status_code == 403 and "another site" in answer.text
     assert [each["state"] for each in client.get("/v1/jobs")["data"]] == ["queued"]
+
+
+def test_the_sums_of_spending_are_of_the_whole_period(
+    browser: httpx2.Client, client: Client, job: Job, sessions: sessionmaker[Session]
+) -> None:
+    with sessions.begin() as session:
+        session.execute(
+            text(
+                "INSERT INTO jobs (id, problem_hash, problem_name, hardware, language, budget_candidates, cost_usd,"
+                " gpu_s, llm_calls, llm_tokens, created_at)"
+                " SELECT 'job_' || n, problem_hash, problem_name, hardware, language, 1, 0.5, 2, 3, 1000,"
+                " now() - interval '1 hour' * n FROM jobs, generate_series(1, 60) AS n WHERE id = :id"
+            ),
+            {"id": job["id"]},
+        )
+    sums = {"day": "$11.50", "week": "$30.00", "all": "$30.00"}
+    for period, usd in sums.items():
+        assert f'<dd class="big">{usd}</dd>' in browser.get(f"/spending?period={period}").text
+    week = browser.get("/spending?period=week").text
+    assert "of 61 jobs of this period" in week and "60,000 tokens" in week
+    following = re.search(r'rel="next" href="([^"]+)"', week)
+    assert following is not None
+    second = browser.get(html.unescape(following[1])).text
+    assert "of 61 jobs of this period" in second and second.count('<tr><th scope="row">') == 11
+    assert browser.get("/spending?period=century").status_code == 422

@@ -38,6 +38,16 @@ def test_jobs_as_json_are_the_apis_own(kernelwright: Kernelwright, job: Job, cli
     assert [json.loads(line) for line in kernelwright("jobs", "--json").stdout.splitlines()] == client.jobs()["data"]
 
 
+def test_generated_code_is_printed(kernelwright: Kernelwright, job: Job, history: History) -> None:
+    ids = [history.evaluate(job["id"], **OK, code=code) for code in ({"ptx": ".entry f\n", "sass": "EXIT ;\n"}, {})]
+    printed = kernelwright("code", ids[0])
+    assert (printed.stdout, printed.stderr) == ("EXIT ;\n", "this is sass; with --kind there are ptx\n")
+    assert kernelwright("code", ids[0], "--kind", "ptx").stdout == ".entry f\n"
+    none = kernelwright("code", ids[1])
+    assert none.returncode != 0
+    assert "judged before code was kept" in none.stderr
+
+
 def test_no_jobs_is_no_line_on_stdout(kernelwright: Kernelwright) -> None:
     listed = kernelwright("jobs")
     assert (listed.returncode, listed.stdout, listed.stderr) == (0, "", "no such jobs\n")
