@@ -1,7 +1,7 @@
 """Write the pages of docs/reference anew. From the repository's root:
 
-    python -m cli.reference            writes them
-    python -m cli.reference --check    says which are not what the code says (status 1)
+python -m cli.reference            writes them
+python -m cli.reference --check    says which are not what the code says (status 1)
 """
 
 from __future__ import annotations

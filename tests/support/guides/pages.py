@@ -5,7 +5,7 @@ The first words after a fence say what the block is. They show in the page's sou
     sh              commands: run in order, in one shell; each must end with status 0
     sh server       a command that runs until the reader stops it: started, and stopped with Ctrl-C when the page ends
     sh yours        assignments whose values are the reader's own: the test puts in its own, and nothing else
-    sh gpu          not run: it needs a GPU. Likewise `docker`, `kubernetes`, `network` and `hours`
+    sh gpu          not run: it needs a GPU. Likewise `production`, `network` and `hours`
     output          what the block of commands before it prints, all of it (`json output` where it is JSON)
 
 Every other word (python, json, text, ...) is something to look at. A block that has no word, an indented block, and a
@@ -22,12 +22,14 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[3]
-NOT_RUN = ("gpu", "docker", "kubernetes", "network", "hours")
+NOT_RUN = ("gpu", "production", "network", "hours")
 """Why a block of commands is not run here."""
 MADE_BY_SCRIPT = ("docs/reference", "docs/results", "docs/cli.md")
 """Pages that are written by a program, and measurements: nothing in them is to be typed."""
 _SHOWN = ("python", "json", "jsonl", "text", "diff", "yaml", "toml", "html", "sql", "http", "cpp")
-_COMMAND = re.compile(r"^\s*(\$ |kernelwright |curl |make \w|python3? -|docker |kubectl |pip |psql |jq |git |export \w)")
+_COMMAND = re.compile(
+    r"^\s*(\$ |kernelwright |curl |make \w|python3? -|docker |kubectl |pip |psql |jq |git |export \w)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,9 @@ def _fault(block: Block, before: Block | None) -> str | None:
         return None if before and before.commands else "output without commands before it"
     if block.commands:
         known = ("run", "server", "yours", *NOT_RUN)
-        return None if block.role in known and len(block.words) < 3 else f"`{' '.join(block.words)}` is no kind of block"
+        return (
+            None if block.role in known and len(block.words) < 3 else f"`{' '.join(block.words)}` is no kind of block"
+        )
     if block.words[0] not in _SHOWN:
         return f"`{block.words[0]}` is no kind of block"
     hidden = block.words[0] == "text" and next((line for line in block.text.splitlines() if _COMMAND.match(line)), None)
@@ -140,5 +144,5 @@ def plain(commands: str) -> str:
 
 def subcommands(commands: str) -> list[tuple[str, list[str]]]:
     """Each `kernelwright SUBCOMMAND` in `plain` text, with its long options."""
-    found = re.findall(r"\bkernelwright (\w+)([^|;&)>\n]*)", commands)
+    found = re.findall(r"(?<![\w./-])kernelwright (\w+)([^|;&)>\n]*)", commands)
     return [(name, re.findall(r"(?<!\S)--[\w-]+", rest)) for name, rest in found]

@@ -1,6 +1,6 @@
 """A reader who types what a page says, in a bash of their own, and compares what they see with what it says.
 
-The reader has a fresh home that is also where they stand, PATH with `kernelwright` on it, and the network of the test.
+The reader has a home, an empty folder in it to stand in, PATH with `kernelwright` on it, and the network of the test.
 Nothing else is set up: what a page needs it must say, or say that its reader has it (`sh yours`).
 """
 
@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,7 @@ from tests.support.people import ROOT
 PATIENCE_S = 150.0
 # A command that fails is noted and the next one is typed, as a person would; `set -m` gives each server a group of
 # processes of its own, so that it can be sent what Ctrl-C sends.
-_PROLOGUE = "set -m; set -o pipefail; trap 'echo \"line $LINENO: status $?\" >> \"$FAILED\"' ERR\n"
+_PROLOGUE = 'set -m; set -o pipefail; trap \'echo "line $LINENO: status $?" >> "$FAILED"\' ERR\n'
 
 
 class PageIsWrong(AssertionError):
@@ -39,13 +40,14 @@ class Reader:
     def __init__(self, home: Path, network: Sequence[str], yours: Mapping[str, str] | None = None) -> None:
         self.home = home
         self._yours = yours or {}
-        self._scripts = home / ".typed"
-        self._scripts.mkdir(mode=0o700)
+        self._folder = Path(tempfile.mkdtemp(prefix="at-", dir=home))
+        self._scripts = self._folder / ".typed"
+        self._scripts.mkdir()
         self._servers: list[str] = []
         inherited = {name: os.environ[name] for name in ("LANG", "OMP_WAIT_POLICY") if name in os.environ}
         self._bash = subprocess.Popen(
             [*network, "bash", "--noprofile", "--norc"],
-            cwd=home,
+            cwd=self._folder,
             env={
                 **inherited,
                 "HOME": str(home),

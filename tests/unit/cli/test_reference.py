@@ -36,7 +36,9 @@ def test_every_operation_has_a_section() -> None:
 
 def test_every_variable_that_the_code_names_has_a_row_that_says_something() -> None:
     rows = dict(re.findall(r"^\| `(KERNELWRIGHT_\w+)` \|.*\| (.*?) \|$", settings.page(), flags=re.MULTILINE))
-    files = [file for folder in ("api", "worker", "search", "db", "cli", "deploy") for file in (ROOT / folder).rglob("*")]
+    files = [
+        file for folder in ("api", "worker", "search", "db", "cli", "deploy") for file in (ROOT / folder).rglob("*")
+    ]
     files += [ROOT / "docker-compose.yml", *ROOT.glob("Dockerfile.*")]
     texts = [file.read_text() for file in files if file.suffix in {".py", ".yml", ".yaml", ".example", ".api"}]
     named = {name for text in texts for name in re.findall(r"KERNELWRIGHT_[A-Z_]*[A-Z]\b(?!_)", text)}
