@@ -70,7 +70,7 @@ class LlmOptions(BaseModel):
     deadline_s: float = Field(900.0, gt=0)
     """For one proposal: all tries and the waits between them."""
     max_attempts: int = Field(6, ge=1)
-    """Tries of one call; only what may pass (limits of rates, a server in trouble, a lost connection) is tried again."""
+    """Tries of one call. Only what may pass is tried again: limits of rates, a server in trouble, a lost connection."""
     models: Mapping[str, ModelOptions] = Field(default_factory=dict)
     """Where models are, their keys and prices: see below."""
 

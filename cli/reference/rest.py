@@ -1,4 +1,4 @@
-"""The REST API as a page: every operation of the OpenAPI document, its scope, parameters, body, answers and examples."""
+"""The REST API as a page: each operation of the OpenAPI document, its scope, parameters, body, answers, examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every KERNELWRIGHT_ variable as a page: from the settings classes, the command line's options and compose's example."""
+"""Every KERNELWRIGHT_ variable as a page: from the settings classes, the commands' options and compose's example."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from cli.main import COMMANDS
 from cli.reference.markdown import table
 from cli.service import KEY_VARIABLE
 from db.settings import Settings
-from search.llm_options import LlmOptions, ModelOptions
 from search.llm_options import PREFIX as LLM_PREFIX
+from search.llm_options import LlmOptions, ModelOptions
 
 _COLUMNS = ("is", "default", "what")
 _PREFIX = "KERNELWRIGHT_"
@@ -32,30 +32,37 @@ _HEAD = """# Settings
 Written by `python -m cli.reference` from the code that reads them. All settings are environment variables; there is no
 file of settings. What a process cannot use it refuses at its start, with the name of the variable.
 """
+_MODELS = """Read by workers of the queue `llm`, and by the API for estimates. Keys of providers are read under the
+names that litellm knows (`OPENAI_API_KEY`, `ANTHROPIC_API_KEY`, ...).
+"""
+_EACH_MODEL = """`KERNELWRIGHT_LLM_MODELS` is a JSON object, or the name of a file that holds one. Its keys are
+models in litellm's spelling, or `*` for what is meant for every model; its values are objects with these fields:
+"""
+_OF_COMPOSE = """Set in `.env` beside it; [deploy/compose.env.example](../../deploy/compose.env.example) is to
+be copied.
+"""
 
 
 def page() -> str:
     """The whole page."""
-    return "\n".join(
-        [
-            _HEAD,
-            "## Of every process: API, workers and `kernelwright up`\n",
-            table(("variable", *_COLUMNS), _rows(Settings, _PREFIX)),
-            "## Language models\n",
-            "Read by workers of the queue `llm`, and by the API for estimates. Keys of providers are read under the names\n"
-            "that litellm knows (`OPENAI_API_KEY`, `ANTHROPIC_API_KEY`, ...).\n",
-            table(("variable", *_COLUMNS), _rows(LlmOptions, LLM_PREFIX)),
-            f"`{LLM_PREFIX}MODELS` is a JSON object, or the name of a file that holds one. Its keys are models in litellm's\n"
-            "spelling, or `*` for what is meant for every model; its values are objects with these fields:\n",
-            table(("field", *_COLUMNS), _rows(ModelOptions, "")),
-            "## Of the command line\n",
-            "Each is also an option of the commands named.\n",
-            table(("variable", *_COLUMNS), _options()),
-            "## Of `docker-compose.yml` alone\n",
-            "Set in `.env` beside it; [deploy/compose.env.example](../../deploy/compose.env.example) is to be copied.\n",
-            table(("variable", *_COLUMNS), _compose()),
-        ]
-    )
+    head = ("variable", *_COLUMNS)
+    parts = [
+        _HEAD,
+        "## Of every process: API, workers and `kernelwright up`\n",
+        table(head, _rows(Settings, _PREFIX)),
+        "## Language models\n",
+        _MODELS,
+        table(head, _rows(LlmOptions, LLM_PREFIX)),
+        _EACH_MODEL,
+        table(("field", *_COLUMNS), _rows(ModelOptions, "")),
+        "## Of the command line\n",
+        "Each is also an option of the commands named.\n",
+        table(head, _options()),
+        "## Of `docker-compose.yml` alone\n",
+        _OF_COMPOSE,
+        table(head, _compose()),
+    ]
+    return "\n".join(parts)
 
 
 def _rows(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str, str]]:

@@ -8,13 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.guides.reading import SERVICE, home_with_network, model, read_with
-from tests.support.guides.pages import pages
+from tests.support.guides.plan import LONG, QUICK
 from tests.support.guides.reader import Reader
-
-QUICK = ("docs/keys.md", "docs/knowledge.md", "docs/requests-and-budgets.md")
-"""Read by `make test`."""
-LONG = ("docs/ask-tell.md", "docs/howto/air-gapped.md", "docs/operations.md", "docs/service.md")
-"""In this order: the last looks at what the first did."""
 
 Place = tuple[Path, list[str]]
 
@@ -34,15 +29,9 @@ def test_a_page_passes_as_printed(service: Place, name: str) -> None:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", LONG)
 def test_a_longer_page_passes_as_printed(service: Place, name: str) -> None:
     home, network = service
     with model(home, network) as yours:
         read_with(name, home, network, yours)
-
-
-def test_every_other_page_is_read_elsewhere() -> None:
-    from tests.acceptance.guides import test_first_steps, test_own_service
-
-    read = {*QUICK, *LONG, *test_first_steps.ALONE, *test_own_service.WITH}
-    assert {page.name for page in pages() if page.runs} == read

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
+from contextlib import ExitStack
 
 import pytest
 
 from tests.acceptance.guides.reading import home_with_network, model, read_with, servers
-
-Given = Callable[[Path, Sequence[str]], AbstractContextManager[dict[str, str]]]
-
-
-@contextmanager
-def _nothing(_home: Path, _network: Sequence[str]) -> Iterator[dict[str, str]]:
-    yield {}
-
-
-WITH: dict[str, Given] = {
-    "docs/howto/gpu-fleet.md": lambda home, _network: servers(home),
-    "docs/howto/model-endpoint.md": model,
-    "docs/howto/own-op.md": _nothing,
-    "docs/howto/read-a-certificate.md": _nothing,
-}
+from tests.support.guides.plan import BESIDE
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", WITH)
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", BESIDE)
 def test_a_page_passes_as_printed(name: str) -> None:
-    with home_with_network() as (home, network), WITH[name](home, network) as yours:
+    with ExitStack() as stack:
+        home, network = stack.enter_context(home_with_network())
+        given = {"servers": lambda: servers(home), "model": lambda: model(home, network)}
+        yours = stack.enter_context(given[BESIDE[name]]()) if BESIDE[name] else {}
         read_with(name, home, network, yours)

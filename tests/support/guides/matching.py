@@ -33,7 +33,7 @@ _VARIES = re.compile("|".join(f"({rule})" for rule in (_ANYTHING, _ID, *_LIKE_IT
 
 
 def difference(page: str, printed: str, home: str) -> str | None:
-    """Where the output is not what the page says: its first line that nothing printed fits, or what was printed more."""
+    """None if the output is what the page says; else the page's first line that nothing fits, and the output."""
     actual = "".join(f"{line.strip()}\n" for line in printed.replace(home, "~").rstrip().splitlines())
     lines = page.rstrip().splitlines()
     patterns = [_of_line(line.strip()) for line in lines]

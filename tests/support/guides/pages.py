@@ -1,6 +1,6 @@
-"""What a page of documentation asks its reader to type, and what it says will be printed: read from its fenced blocks.
+"""What a page of documentation asks its reader to type, and what it says will be printed, read from its fenced blocks.
 
-The first words after a fence say what the block is. They show in the page's source and change nothing in how it is shown.
+The words after a fence say what the block is; they change nothing in how it is shown.
 
     sh              commands: run in order, in one shell; each must end with status 0
     sh server       a command that runs until the reader stops it: started, and stopped with Ctrl-C when the page ends
@@ -74,6 +74,8 @@ class Page:
     """Lines of indented code blocks."""
     mentions: tuple[str, ...]
     """Code in the running text that begins with `kernelwright`."""
+    links: tuple[str, ...]
+    """Addresses of links, those on the web left out."""
 
     def steps(self) -> list[Step]:
         """Everything that is to be typed, in order."""
@@ -96,9 +98,12 @@ def read(name: str, text: str) -> Page:
     tokens = MarkdownIt("commonmark").parse(text)
     blocks = [Block(tuple(t.info.split()), t.content, t.map[0] + 1) for t in tokens if t.type == "fence" and t.map]
     indented = [token.map[0] + 1 for token in tokens if token.type == "code_block" and token.map]
-    inline = [child for token in tokens for child in token.children or () if child.type == "code_inline"]
-    mentions = [child.content for child in inline if child.content.startswith("kernelwright ")]
-    return Page(name, tuple(blocks), tuple(indented), tuple(mentions))
+    inline = [child for token in tokens for child in token.children or ()]
+    code = [child.content for child in inline if child.type == "code_inline"]
+    mentions = [text for text in code if text.startswith("kernelwright ")]
+    links = [str(child.attrGet("href")) for child in inline if child.type == "link_open"]
+    files = [link.partition("#")[0] for link in links if not link.startswith(("#", "http"))]
+    return Page(name, tuple(blocks), tuple(indented), tuple(mentions), tuple(files))
 
 
 def pages() -> list[Page]:
@@ -144,5 +149,5 @@ def plain(commands: str) -> str:
 
 def subcommands(commands: str) -> list[tuple[str, list[str]]]:
     """Each `kernelwright SUBCOMMAND` in `plain` text, with its long options."""
-    found = re.findall(r"(?<![\w./-])kernelwright (\w+)([^|;&)>\n]*)", commands)
+    found = re.findall(r"(?<![\w./-])kernelwright ([a-z]+)([^|;&)>\n]*)", commands)
     return [(name, re.findall(r"(?<!\S)--[\w-]+", rest)) for name, rest in found]

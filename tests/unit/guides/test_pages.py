@@ -15,6 +15,7 @@ import pytest
 import typer
 
 from cli.main import COMMANDS
+from tests.support.guides import plan
 from tests.support.guides.pages import NOT_RUN, ROOT, Page, defects, pages, plain, read, subcommands
 
 PAGES = pages()
@@ -76,12 +77,14 @@ def test_no_page_hides_a_command() -> None:
 
 
 def test_every_link_leads_to_a_file() -> None:
-    broken = []
-    for page in PAGES:
-        text = (ROOT / page.name).read_text(encoding="utf-8")
-        links = re.findall(r"\]\(([^)#:\s]+)(?:#[\w-]*)?\)", text)
-        broken += [f"{page.name}: {link}" for link in links if not ((ROOT / page.name).parent / link).exists()]
-    assert broken == []
+    links = [(page.name, link) for page in PAGES for link in page.links]
+    assert [(name, link) for name, link in links if not ((ROOT / name).parent / link).exists()] == []
+
+
+def test_every_page_with_commands_is_read_by_one_test() -> None:
+    read = [*plan.QUICK, *plan.LONG, *plan.ALONE, *plan.BESIDE]
+    runs = [page.name for page in PAGES if page.runs]
+    assert sorted(read) == sorted(runs), "name the page in tests/support/guides/plan.py"
 
 
 def test_what_is_not_run_is_listed() -> None:
@@ -102,7 +105,7 @@ def _unknown(text: str) -> list[str]:
     """The names in a command that nothing has."""
     wrong = []
     for name, options in subcommands(text):
-        known = _options_of(name) if name in COMMANDS else frozenset()
+        known: frozenset[str] = _options_of(name) if name in COMMANDS else frozenset()
         wrong += [f"kernelwright {name} {option}".strip() for option in ["", *options] if option not in known]
     modules = re.findall(r"\bpython3? -m ((?:api|benchmarks|cli|tests|worker)[\w.]*)", text)
     wrong += [f"python -m {module}" for module in modules if importlib.util.find_spec(module) is None]
