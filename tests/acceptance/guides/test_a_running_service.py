@@ -22,6 +22,7 @@ def service() -> Iterator[Place]:
         yield home, network
 
 
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", QUICK)
 def test_a_page_passes_as_printed(service: Place, name: str) -> None:
     home, network = service
@@ -29,7 +30,7 @@ def test_a_page_passes_as_printed(service: Place, name: str) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", LONG)
 def test_a_longer_page_passes_as_printed(service: Place, name: str) -> None:
     home, network = service

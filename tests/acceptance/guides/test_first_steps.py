@@ -9,7 +9,7 @@ from tests.support.guides.plan import ALONE
 
 
 @pytest.mark.exhaustive
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", ALONE)
 def test_a_page_passes_as_printed(name: str) -> None:
     read_alone(name)

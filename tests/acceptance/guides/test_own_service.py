@@ -11,7 +11,7 @@ from tests.support.guides.plan import BESIDE
 
 
 @pytest.mark.exhaustive
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", BESIDE)
 def test_a_page_passes_as_printed(name: str) -> None:
     with ExitStack() as stack:

@@ -22,9 +22,9 @@ from typing import Self
 
 from tests.support.guides.matching import difference
 from tests.support.guides.pages import NOT_RUN, Page, Step
-from tests.support.people import ROOT
+from tests.support.people import ROOT, processes_in
 
-PATIENCE_S = 240.0
+PATIENCE_S = 600.0
 """For one block of commands: a search of a candidate takes 70 s on two cores that have nothing else to do."""
 # A command that fails is noted and the next one is typed, as a person would; `set -m` gives each server a group of
 # processes of its own, so that it can be sent what Ctrl-C sends.
@@ -73,6 +73,8 @@ class Reader:
         finally:
             self._bash.kill()
             self._bash.communicate()
+            for left in processes_in(self._folder):  # what a page was doing when it took too long
+                os.kill(int(left.split()[0]), signal.SIGKILL)
         if error is None and set(statuses) - {"0"}:
             raise PageIsWrong(f"servers ended with status {statuses} after Ctrl-C")
 
