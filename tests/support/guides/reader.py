@@ -149,9 +149,10 @@ class Reader:
         assert self._bash.stdout is not None
         watch = threading.Timer(PATIENCE_S, self._bash.kill)
         watch.start()
-        line = self._bash.stdout.readline().strip()
-        watch.cancel()
-        return line
+        try:
+            return self._bash.stdout.readline().strip()
+        finally:
+            watch.cancel()
 
     def _stop(self, server: str) -> str:
         """What Ctrl-C does, to the server's whole group; its exit status."""
