@@ -22,7 +22,7 @@ help:
 	@echo "make up     Postgres, Valkey, the API and the workers on this machine: http://127.0.0.1:8080"
 	@echo "make test   the tests: unit, integration (embedded servers), acceptance (real workers)"
 	@echo "make redteam, make bench-judge   cheats and honest kernels against the judge; its figures (QUICK=1: under 5 minutes)"
-	@echo "make test-exhaustive   the same tests for further problems, recipes and users, and the demo: about 8 minutes"
+	@echo "make test-exhaustive   the same tests for further problems, recipes and users, the demo, the longer pages: 12 minutes"
 	@echo "make browser   the web page in a real Chromium, with accessibility checks (apt install chromium; SHOTS=FOLDER: pictures)"
 	@echo "make bench-endurance   a job under kill -9 of every process beside the same job in peace (QUICK=1: 20 candidates)"
 	@echo "make bench-policy   search policies at equal budgets on recorded pools, and what each lever is worth (QUICK=1: under 5 minutes)"

@@ -42,11 +42,17 @@ class _Lazy:
             found = getattr(importlib.import_module(module), function)
         except ModuleNotFoundError as error:
             raise MissingPackage(command=name, package=error.name) from error
-        if isinstance(found, typer.Typer):
-            return found  # it has subcommands of its own
+        if isinstance(found, typer.Typer):  # it has subcommands of its own
+            for each in found.registered_commands:
+                each.epilog = _example(f"{name} {each.name or getattr(each.callback, '__name__', '')}")
+            return found
         command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings=_SETTINGS)
-        command.command(name, epilog=f"Example: {EXAMPLES[name]}" if name in EXAMPLES else None)(found)
+        command.command(name, epilog=_example(name))(found)
         return command
+
+
+def _example(name: str) -> str | None:
+    return f"Example: {EXAMPLES[name]}" if name in EXAMPLES else None
 
 
 COMMANDS = {

@@ -48,7 +48,9 @@ class Settings(BaseSettings):
     home: Path = Path("~/.kernelwright")
     """Where the embedded servers, the build cache and the logs live."""
     database_url: SecretStr | None = None
+    """Postgres: postgresql+psycopg://user:password@host/name. `kernelwright up` starts one of its own without it."""
     redis_url: SecretStr | None = None
+    """Redis or Valkey: redis://host:6379/0 or unix:///path/to/socket. `kernelwright up` starts a Valkey without it."""
     auth: Literal["required", "loopback"] = "loopback"
     """Who needs an API key: everybody (`required`), or everybody but programs of this machine (`loopback`)."""
     rate_limit: str = Field(default="6000/minute", pattern=_RATE)
@@ -56,6 +58,7 @@ class Settings(BaseSettings):
     rate_limit_address: str = Field(default="300/minute", pattern=_RATE)
     """Requests of one address that have no usable key, before they are refused as too many."""
     log_level: str = "INFO"
+    """DEBUG, INFO, WARNING or ERROR."""
     log_format: Literal["auto", "json", "console"] = "auto"
     """`auto` is console on a terminal and JSON elsewhere."""
     lease_s: float = Field(default=45.0, gt=0)

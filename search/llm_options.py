@@ -33,19 +33,25 @@ class ModelOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     api_base: str | None = None
+    """Where it is served, as an OpenAI-compatible address with its version: http://host:8000/v1."""
     api_key: SecretStr | None = None
+    """Its key; better `api_key_env`, so that the file holds no secret."""
     api_key_env: str | None = None
     """The name of an environment variable that holds the key."""
     timeout_s: float | None = Field(None, gt=0)
     """For one request; a reasoning model may need more than others."""
     max_output_tokens: int | None = Field(None, gt=0)
+    """Of one answer."""
     max_prompt_tokens: int | None = Field(None, ge=MIN_PROMPT_TOKENS)
     """For a model with a small context: less of what was looked up, shorter logs and sources."""
     temperature: float | None = None
+    """Of its sampling."""
     reasoning_effort: str | None = None
+    """low, medium, high, or what else the provider knows."""
     usd_per_mtok_in: Decimal | None = None
     """USD for a million tokens. With both prices set they override litellm's map."""
     usd_per_mtok_out: Decimal | None = None
+    """The same for what it answers."""
     extra: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of litellm's `completion`."""
 
@@ -64,7 +70,9 @@ class LlmOptions(BaseModel):
     deadline_s: float = Field(900.0, gt=0)
     """For one proposal: all tries and the waits between them."""
     max_attempts: int = Field(6, ge=1)
+    """Tries of one call. Only what may pass is tried again: limits of rates, a server in trouble, a lost connection."""
     models: Mapping[str, ModelOptions] = Field(default_factory=dict)
+    """Where models are, their keys and prices: see below."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> LlmOptions:

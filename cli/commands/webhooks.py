@@ -16,7 +16,7 @@ import typer
 
 from cli import show
 from cli.client import Client
-from cli.client.types import Delivery, DeliveryDetail, Webhook, WebhookWithSecret
+from cli.client.types import Delivery, DeliveryDetail, DeliveryState, Webhook, WebhookWithSecret
 from cli.errors import CliError
 from cli.service import DEFAULT_URL, JsonOption, UrlOption, key_value, service
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from typer.core import TyperArgument, TyperCommand
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 from typer.main import get_command
 
 from cli.examples import EXAMPLES, EXIT_CODES
@@ -47,15 +47,19 @@ def reference() -> str:
         f"| exit status | means |\n|---|---|\n{codes}\n",
         f"| command | what it does |\n|---|---|\n{rows}\n",
         _COMPLETION,
-        *("\n".join(_section(name, _command(name))) for name in COMMANDS),
+        *("\n".join(_section(name, command)) for name, command in every_command()),
     ]
     return "\n".join(parts)
 
 
-def _command(name: str) -> TyperCommand:
-    command: Any = get_command(COMMANDS[name].load(name))
-    assert isinstance(command, TyperCommand)
-    return command
+def every_command() -> Iterator[tuple[str, TyperCommand]]:
+    """Each command with its name; of a group, its commands: `export package`."""
+    for name, lazy in COMMANDS.items():
+        command: Any = get_command(lazy.load(name))
+        parts = command.commands.items() if isinstance(command, TyperGroup) else ()
+        yield from ((f"{name} {part}", each) for part, each in parts)
+        if not parts:
+            yield name, command
 
 
 def _section(name: str, command: TyperCommand) -> Iterator[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.guides.pages import ROOT, read
 from tests.support.people import home_of, python, wait_for_none
 
 
@@ -31,3 +32,12 @@ def test_a_search_from_a_rest_call_to_a_kernel_file() -> None:
         assert table["verdict"] == "ok"
         assert table["candidates tried"] == "1"
         assert "class ModelNew" in Path(table["source"]).read_text()
+        assert list(table) == list(_table_of_readme())
+
+
+def _table_of_readme() -> dict[str, str]:
+    """What README.md says that `make demo` prints."""
+    page = read("README.md", (ROOT / "README.md").read_text())
+    (printed,) = (step.printed for step in page.steps() if "make demo" in step.commands.text)
+    assert printed is not None
+    return dict(line.split("\t", 1) for line in printed.text.splitlines() if "\t" in line)

@@ -1,49 +1,46 @@
-"""docs/cli.md is what the commands say of themselves; each has an example that can be typed, and JSON for scripts."""
+"""The pages of docs/reference say what the code says, and leave nothing out."""
 
 from __future__ import annotations
 
-import shlex
+import re
+from pathlib import Path
 
 import pytest
-from typer.main import get_command
 
-from cli.completion import LANGUAGES
-from cli.examples import EXAMPLES
-from cli.generate.reference import PATH, reference
-from cli.main import COMMANDS
+from api.app import create_app
+from cli.reference import __main__ as reference
+from cli.reference import rest, settings
+from tests.support.people import ROOT
 
-WITHOUT_JSON = {
-    "up": "runs until it is stopped; its log lines are for people",
-    "demo": "ends with one JSON line, below what is shown",
-    "worker": "runs until it is stopped; its log is set by KERNELWRIGHT_LOG_FORMAT",
-    "mcp": "speaks JSON-RPC with an agent",
-}
+_ONLY_IN_TESTS = {"KERNELWRIGHT_SCREENSHOTS", "KERNELWRIGHT_CHROMIUM", "KERNELWRIGHT_UPDATE_SNAPSHOTS"}
 
 
-def test_the_page_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert PATH.read_text(encoding="utf-8") == reference(), "run: python -m cli.generate.reference"
+def test_the_pages_are_current() -> None:
+    assert reference.stale() == [], f"docs/reference is older than the code: run `{reference.COMMAND}`"
 
 
-@pytest.mark.parametrize("name", list(COMMANDS))
-def test_each_command_has_an_example_that_parses(name: str) -> None:
-    command = get_command(COMMANDS[name].load(name))
-    example = EXAMPLES[name].partition(" | ")[0]
-    called, *arguments = shlex.split(example)
-    assert (called, arguments[0]) == ("kernelwright", name)
-    with command.make_context(name, arguments[1:]) as context:
-        assert context.args == []
-    assert EXAMPLES[name] in str(command.epilog)
+def test_a_page_that_differs_or_is_missing_is_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference, "FOLDER", tmp_path)
+    (tmp_path / "settings.md").write_text(settings.page().replace("KERNELWRIGHT_AUTH", "KERNELWRIGHT_AUTHS"))
+    assert reference.stale() == ["rest.md", "settings.md"]
+    monkeypatch.setattr("sys.argv", ["reference", "--check"])
+    with pytest.raises(SystemExit, match="python -m cli.reference"):
+        reference.main()
 
 
-@pytest.mark.parametrize("name", list(COMMANDS))
-def test_each_command_has_json_or_a_reason(name: str) -> None:
-    options = {flag for each in get_command(COMMANDS[name].load(name)).params for flag in each.opts}
-    assert ("--json" in options) == (name not in WITHOUT_JSON)
+def test_every_operation_has_a_section() -> None:
+    paths = create_app().openapi()["paths"]
+    sections = re.findall(r"^### (.*)$", rest.page(), flags=re.MULTILINE)
+    assert sorted(sections) == sorted(f"{m.upper()} {path}" for path, methods in paths.items() for m in methods)
 
 
-def test_the_languages_offered_are_those_of_the_service() -> None:
-    from typing import get_args
-
-    from cli.client import Language
-
-    assert set(LANGUAGES) == set(get_args(Language))
+def test_every_variable_that_the_code_names_has_a_row_that_says_something() -> None:
+    rows = dict(re.findall(r"^\| `(KERNELWRIGHT_\w+)` \|.*\| (.*?) \|$", settings.page(), flags=re.MULTILINE))
+    files = [
+        file for folder in ("api", "worker", "search", "db", "cli", "deploy") for file in (ROOT / folder).rglob("*")
+    ]
+    files += [ROOT / "docker-compose.yml", *ROOT.glob("Dockerfile.*")]
+    texts = [file.read_text() for file in files if file.suffix in {".py", ".yml", ".yaml", ".example", ".api"}]
+    named = {name for text in texts for name in re.findall(r"KERNELWRIGHT_[A-Z_]*[A-Z]\b(?!_)", text)}
+    assert named - _ONLY_IN_TESTS - set(rows) == set()
+    assert [name for name, what in rows.items() if len(what) < 10] == []

@@ -1,0 +1,20 @@
+"""Which test reads which page: one with commands belongs into exactly one of these, or a unit test complains."""
+
+from __future__ import annotations
+
+QUICK = ("docs/keys.md", "docs/knowledge.md", "docs/requests-and-budgets.md")
+"""Read by `make test`, one after another, by somebody whose service runs."""
+
+LONG = ("docs/ask-tell.md", "docs/howto/air-gapped.md", "docs/operations.md", "docs/service.md")
+"""The same in `make test-exhaustive`, in this order: the last looks at what the first did."""
+
+ALONE = ("README.md", "docs/tutorial.md")
+"""They start their service themselves."""
+
+BESIDE: dict[str, str | None] = {
+    "docs/howto/gpu-fleet.md": "servers",
+    "docs/howto/model-endpoint.md": "model",
+    "docs/howto/own-op.md": None,
+    "docs/howto/read-a-certificate.md": None,
+}
+"""They start what they need, beside what their reader has: a Postgres and a Redis, a model's server, or nothing."""
