@@ -17,7 +17,7 @@
     │   ├── NotProposed            a request that has nothing to confirm now
     │   ├── KeyExists  KeyOver     API keys, by their names
     │   ├── TooManyWebhooks  WebhookOff
-    │   └── JobEnded  NotAsking  StaleToken  ToldBefore  WorkerGone
+    │   └── JobEnded  NotAsking  StaleToken  ToldBefore  WorkerGone  NotPackable
     ├── BodyTooLarge      413
     ├── NotJson           415      a body that does not say that it is JSON
     ├── Invalid           422      fields or parameters at fault, each with a pointer

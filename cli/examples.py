@@ -44,7 +44,7 @@ EXAMPLES: Final = {
     "export package": "kernelwright export package job_01a2 --out dist",
     "import kernelbench": "kernelwright import kernelbench KernelBench --select 'level1/*' --target cpu:cpp",
     "import flashinfer": "kernelwright import flashinfer definition.json --out rmsnorm.py",
-    "webhooks add": "kernelwright webhooks add https://example.com/hooks --types job.finished",
+    "webhooks add": "kernelwright webhooks add https://example.com/hooks --type job.finished",
     "webhooks list": "kernelwright webhooks list",
     "webhooks show": "kernelwright webhooks show hook_01a2",
     "webhooks test": "kernelwright webhooks test hook_01a2",

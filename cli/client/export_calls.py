@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import httpx2
@@ -41,7 +40,7 @@ class ExportCalls:
         language: Language | None = None,
         verdict: Verdict | None = None,
         created_after: str | None = None,
-        include: Sequence[Literal["source", "workloads", "profile"]] | None = None,
+        include: list[Literal["source", "workloads", "profile"]] | None = None,
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Call[ArchivePage]:
@@ -52,7 +51,7 @@ class ExportCalls:
 
     @operation
     def package_job(
-        self, job_id: str, *, also: Sequence[str] | None = None, format: Literal["sdist", "wheel"] | None = None
+        self, job_id: str, *, also: list[str] | None = None, format: Literal["sdist", "wheel"] | None = None
     ) -> Call[NamedFile]:
         """The package of a job's best kernel, with those of `also` beside it. NotFound while there is none."""
         return Call(
@@ -61,7 +60,7 @@ class ExportCalls:
 
     @operation
     def package_candidate(
-        self, candidate_id: str, *, also: Sequence[str] | None = None, format: Literal["sdist", "wheel"] | None = None
+        self, candidate_id: str, *, also: list[str] | None = None, format: Literal["sdist", "wheel"] | None = None
     ) -> Call[NamedFile]:
         """The package of a certified candidate, likewise."""
         where, query = {"candidate_id": candidate_id}, {"also": also, "format": format}

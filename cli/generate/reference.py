@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 from typer.main import get_command
@@ -57,7 +57,7 @@ def every_command() -> Iterator[tuple[str, TyperCommand]]:
     for name, lazy in COMMANDS.items():
         command: Any = get_command(lazy.load(name))
         parts = command.commands.items() if isinstance(command, TyperGroup) else ()
-        yield from ((f"{name} {part}", each) for part, each in parts)
+        yield from ((f"{name} {part}", cast(TyperCommand, each)) for part, each in parts)
         if not parts:
             yield name, command
 

@@ -100,13 +100,15 @@ def _type(field: FieldInfo) -> str:
         return ", ".join(f"`{value}`" for value in get_args(field.annotation))
     if get_origin(field.annotation) in (dict, Mapping):
         return "JSON"
+    if get_origin(field.annotation) is tuple:
+        return "words, separated by commas"
     kinds = get_args(field.annotation) or (field.annotation,)
     return next(name for kind, name in _NAMES.items() if kind in kinds)
 
 
 def _default(field: FieldInfo) -> str:
     nothing = (None, PydanticUndefined, "")
-    return "" if field.default in nothing else f"`{field.default}`"
+    return "" if field.default in (*nothing, ()) else f"`{field.default}`"
 
 
 def _options() -> Iterator[tuple[str, str, str, str]]:

@@ -86,7 +86,8 @@ def call_kernel(row: Row, state: Sequence[torch.Tensor], inputs: Sequence[torch.
     another. Raises NotBuilt and WrongOutput."""
     model = _instance(row, row.kernel.name, candidate(row.kernel).ModelNew, inputs)
     state, inputs = [_aligned(tensor) for tensor in state], [_aligned(tensor) for tensor in inputs]
-    with torch.cuda.device_of((*inputs, *state)[0]):  # type: ignore[no-untyped-call]  # launches go to the current device, whatever that is
+    device = (*inputs, *state)[0].device
+    with torch.cuda.device(device if device.type == "cuda" else -1):  # a launch goes to the current device
         outputs = model(state, inputs)
     if len(outputs) != len(row.outputs):
         raise WrongOutput(f"{row.label}: {len(outputs)} outputs, not {len(row.outputs)}")

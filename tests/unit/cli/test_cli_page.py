@@ -16,6 +16,7 @@ WITHOUT_JSON = {
     "up": "runs until it is stopped; its log lines are for people",
     "demo": "ends with one JSON line, below what is shown",
     "worker": "runs until it is stopped; its log is set by KERNELWRIGHT_LOG_FORMAT",
+    "code": "prints code; `candidate` has what there is",
     "mcp": "speaks JSON-RPC with an agent",
 }
 

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from worker.judge.certificate.document import Roofline, RoofPoint
 from worker.judge.exhibits import Exhibit
+from worker.judge.physics.operations import OperationCounter
 from worker.judge.reference.problem import call_reference
 from worker.judge.report import Evaluation
 
@@ -61,10 +61,10 @@ def bytes_of(exhibit: Exhibit) -> int:
 
 def flops_of(exhibit: Exhibit) -> int:
     """Operations of the matrix products in one call of the reference; at least one per output element."""
-    with FlopCounterMode(display=False) as counter:
+    with OperationCounter() as counter:
         inputs = tuple(value.clone() if isinstance(value, torch.Tensor) else value for value in exhibit.instance.like)
         call_reference(exhibit.instance.call, inputs)
-    return max(int(counter.get_total_flops()), sum(output.numel() for output in exhibit.cases[0].eager))
+    return max(counter.total, sum(output.numel() for output in exhibit.cases[0].eager))
 
 
 def _point(exhibit: Exhibit, latency_us: float, bytes_per_s: float, flops_per_s: float) -> RoofPoint:

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from worker.judge.exhibits import Exhibit
+from worker.judge.physics.operations import OperationCounter
 from worker.judge.reference.problem import Instance
 
 _PROBE_LIMIT_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
@@ -67,14 +67,14 @@ def _depended_on(instance: Instance, inputs: tuple[Any, ...]) -> tuple[int, int]
     leaves = {place: inputs[place].detach().double().requires_grad_() for place in places}
     # Clones, because a reference may write into its arguments, and a leaf may not be written to.
     arguments = [leaves[place].clone() if place in leaves else _fresh(value) for place, value in enumerate(inputs)]
-    with torch.enable_grad(), FlopCounterMode(display=False) as counter:
+    with torch.enable_grad(), OperationCounter() as counter:
         outputs = _outputs_of(instance, model, arguments, parameters)
     wanted = [*leaves.values(), *parameters]
     gradients = _probe(outputs, wanted)
     sizes = [inputs[place].element_size() for place in places]
     sizes += [parameter.element_size() for parameter in instance.model.parameters() if parameter.is_floating_point()]
     needed = sum(_entries(gradient) * size for gradient, size in zip(gradients, sizes, strict=True))
-    return needed, int(counter.get_total_flops())
+    return needed, counter.total
 
 
 def _outputs_of(
