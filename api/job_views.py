@@ -9,7 +9,8 @@ from sqlalchemy.orm import Session
 from api.admission_views import admission_view
 from api.job_parts import BestSummary, Budget, Cost, Policy, ProblemRef, Progress, Queue, Stop, Target
 from api.job_schemas import Job
-from db import jobs, ledger
+from api.places import queue_places
+from db import jobs
 from db.admissions import admissions_by_id
 from db.models import Admission as AdmissionRow
 from db.models import Job as JobRow
@@ -31,7 +32,7 @@ def job_views(session: Session, rows: Sequence[JobRow]) -> list[Job]:
     too much with a version sees the next one, and a client never misses a change.
     """
     progress = jobs.job_progress(session, [row.id for row in rows if row.state != JobState.QUEUED])
-    places = ledger.places(session, [row.id for row in rows if row.state == JobState.QUEUED])
+    places = queue_places(session, [row.id for row in rows if row.state == JobState.QUEUED])
     admissions = admissions_by_id(session, [row.admission_id for row in rows])
     return [
         _view(row, progress.get(row.id, _NONE), places.get(row.id), admissions.get(row.admission_id or ""))

@@ -29,9 +29,10 @@ from api.job_views import job_view, job_views
 from api.negotiation import etag, matches, preferred_wait_s
 from api.openapi import answers, example
 from api.paging import Cursor, Limit, link_next
+from api.places import queue_places
 from api.schemas import Text, TimeIn
 from api.waiting import LONGEST_WAIT_S, job_when_changed, job_when_ended, load_job
-from db import audit, jobs, ledger
+from db import audit, jobs
 from db.audit import Actor
 from db.paging import InvalidCursor
 from db.vocabulary import AuditAction, JobState, Language
@@ -186,7 +187,7 @@ def _unchanged(session: Session, job_id: str, if_none_match: str) -> dict[str, s
     if glance is None:
         return None
     state = JobState(glance.state)
-    place = ledger.places(session, [job_id]).get(job_id) if state is JobState.QUEUED else None
+    place = queue_places(session, [job_id]).get(job_id) if state is JobState.QUEUED else None
     tag = job_tag(glance.version, place)
     return _headers_of(tag, state) if matches(if_none_match, tag) else None
 

@@ -26,6 +26,9 @@ _PATIENCE_S: Final = 0.25
 _LEFT_ALONE_S: Final = 5.0
 """So long Redis is not asked again after it failed, or every request would wait for it."""
 
+_COUNTED_S: Final = 1.0
+_MOST_COUNTED: Final = 10_000
+
 log = structlog.get_logger("api")
 
 
@@ -54,6 +57,7 @@ class Limiter:
         self._of_key = _item(settings.rate_limit)
         self._of_address = _item(settings.rate_limit_address)
         self._not_before = 0.0
+        self._counts: dict[tuple[str, str], tuple[float, float, int]] = {}
         self._pool = None if settings.redis_url is None else _pool(settings.redis_client_url)
         self._windows = None if self._pool is None else _windows(self._pool)
 
@@ -75,7 +79,7 @@ class Limiter:
             return None
         try:
             allowed = await self._windows.hit(item, kind, who)
-            reset_at, remaining = await self._windows.get_window_stats(item, kind, who)
+            reset_at, remaining = await self._left(self._windows, item, (kind, who), allowed)
         except (RedisError, OSError) as error:
             self._not_before = time.monotonic() + _LEFT_ALONE_S
             log.warning("limits.unavailable", why=str(error).partition("\n")[0] or type(error).__name__)
@@ -87,6 +91,21 @@ class Limiter:
                 headers=room.headers() | {"Retry-After": str(room.reset_s)},
             )
         return room
+
+    async def _left(
+        self, windows: SlidingWindowCounterRateLimiter, item: RateLimitItem, who: tuple[str, str], allowed: bool
+    ) -> tuple[float, int]:
+        """When there is more again, and how many are left: asked once in `_COUNTED_S`, and counted down meanwhile. Only
+        whether a request is allowed is asked each time."""
+        asked_at, reset_at, remaining = self._counts.get(who, (-math.inf, 0.0, 0))
+        if allowed and remaining > 1 and time.monotonic() < asked_at + _COUNTED_S:
+            self._counts[who] = asked_at, reset_at, remaining - 1
+            return reset_at, remaining - 1
+        stats = await windows.get_window_stats(item, *who)
+        if len(self._counts) >= _MOST_COUNTED:
+            self._counts.clear()
+        self._counts[who] = time.monotonic(), stats.reset_time, stats.remaining
+        return stats.reset_time, stats.remaining
 
 
 def _item(limit: str) -> RateLimitItem | None:

@@ -123,7 +123,9 @@ class _Exchange:
         # By these fields the lines of a job are found, whatever its path was.
         named = self._scope.get("path_params", {})
         ids = {name: named[name] for name in ("job_id", "candidate_id") if name in named}
-        log.info("request.served", method=self._scope["method"], path=path, status=self.status, wall_ms=wall_ms, **ids)
+        # Polls that find nothing new are most requests of a service that is watched.
+        say = log.debug if self.status == 304 else log.info
+        say("request.served", method=self._scope["method"], path=path, status=self.status, wall_ms=wall_ms, **ids)
 
 
 def _request_id(headers: Headers) -> str:

@@ -7,8 +7,9 @@ writes its judge's hash beside the facts of its device.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from db.models import Admission, Work
@@ -31,6 +32,14 @@ def refusal(reason: str | None) -> str:
     return f"the problem cannot be judged: {reason or 'it was refused'}"
 
 
+_NEWEST: Final = (
+    select(Admission)
+    .where(Admission.problem_hash == bindparam("problem"), Admission.hardware == bindparam("hardware"))
+    .order_by(Admission.created_at.desc(), Admission.id.desc())
+    .limit(1)
+)
+
+
 def find_admission(session: Session, problem_hash: str, hardware: str, judge_hash: str) -> Admission | None:
     """What this version of the judge found about the problem."""
     query = select(Admission).where(
@@ -44,13 +53,7 @@ def current_admission(session: Session, problem_hash: str, hardware: str) -> Adm
     judge_hash = device_facts(session, hardware).get(JUDGE_FACT)
     if isinstance(judge_hash, str):
         return find_admission(session, problem_hash, hardware, judge_hash)
-    query = (
-        select(Admission)
-        .where(Admission.problem_hash == problem_hash, Admission.hardware == hardware)
-        .order_by(Admission.created_at.desc(), Admission.id.desc())
-        .limit(1)
-    )
-    return session.scalars(query).one_or_none()
+    return session.scalars(_NEWEST, {"problem": problem_hash, "hardware": hardware}).one_or_none()
 
 
 def raise_if_refused(admission: Admission | None) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select, text
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
 from db.account_models import ApiKey, AuditEntry
@@ -29,6 +30,14 @@ class Actor:
 CLI = Actor(address="cli")
 
 
+_NOTE: Final = text(
+    """
+    INSERT INTO audit (key_id, address, request_id, action, subject, data)
+    VALUES (:key_id, :address, :request_id, :action, :subject, :data)
+    """
+).bindparams(bindparam("data", type_=JSONB))
+
+
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
     """Which entries to list; None means any."""
@@ -42,17 +51,18 @@ def note(
     session: Session, actor: Actor, action: AuditAction, subject: str, data: Mapping[str, Any] | None = None
 ) -> None:
     """Write down that `actor` did this to `subject` (an id, or the name of a key)."""
-    session.add(
-        AuditEntry(
-            key_id=actor.key_id,
-            address=actor.address,
-            request_id=actor.request_id,
-            action=action.value,
-            subject=subject,
-            data=storable_json(dict(data or {})),
-        )
-    )
     session.flush()
+    session.execute(
+        _NOTE,
+        {
+            "key_id": actor.key_id,
+            "address": actor.address,
+            "request_id": actor.request_id,
+            "action": action.value,
+            "subject": subject,
+            "data": storable_json(dict(data or {})),
+        },
+    )
 
 
 def list_entries(

@@ -12,7 +12,7 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Final
 
-from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy import ColumnElement, bindparam, func, or_, select
 from sqlalchemy.orm import Session
 
 from db.account_models import ApiKey, PlainRequest
@@ -34,6 +34,15 @@ _LOOK_AGAIN_S: Final = 30.0
 
 FREE_FAILURES: Final = (Failure.EXHAUSTED, Failure.DUPLICATE, Failure.PROVIDER_ERROR, Failure.BUDGET)
 """Rejections that take no place in a budget of candidates: as in `search.types`, which a test compares."""
+
+
+def _any_of(names: Sequence[str]) -> ColumnElement[bool]:
+    return or_(*(getattr(ApiKey, f"budget_{name}").is_not(None) for name in names))
+
+
+_KEY: Final = ApiKey.id == bindparam("key_id")
+_LOCK_LIMITED: Final = select(ApiKey.id).where(_KEY, _any_of((*CAPS, *QUOTAS))).with_for_update(key_share=True)
+_WITH_QUOTAS: Final = select(ApiKey).where(_KEY, _any_of(QUOTAS)).execution_options(populate_existing=True)
 
 
 class BudgetSpent(Exception):
@@ -110,8 +119,7 @@ def check_key(session: Session, key_id: str | None, *, models: bool = True) -> N
     A key without caps and quotas is not locked: its requests would wait for each other, and have nothing to count.
     Lock order: the job, then its key. Raises BudgetSpent.
     """
-    lock = select(ApiKey.id).where(ApiKey.id == key_id, _any_of((*CAPS, *QUOTAS))).with_for_update(key_share=True)
-    if key_id is None or session.scalar(lock) is None:
+    if key_id is None or session.scalar(_LOCK_LIMITED, {"key_id": key_id}) is None:
         return
     over = key_over(session, key_id, models=models)
     if over is not None:
@@ -120,7 +128,7 @@ def check_key(session: Session, key_id: str | None, *, models: bool = True) -> N
 
 def check_quotas(session: Session, key_id: str | None) -> None:
     """Before a key's next job, under the lock that `check_key` took. Raises QuotaUsed."""
-    key = None if key_id is None else session.scalar(select(ApiKey).where(ApiKey.id == key_id, _any_of(QUOTAS)))
+    key = None if key_id is None else session.scalar(_WITH_QUOTAS, {"key_id": key_id})
     if key is None:
         return
     if key.budget_jobs is not None and jobs_in_flight(session, key.id) >= key.budget_jobs:
@@ -159,10 +167,6 @@ def check_call(session: Session, job: Job, *, keep: int = 0) -> None:
         if over:
             raise BudgetSpent(name)
     check_key(session, job.key_id)
-
-
-def _any_of(names: Sequence[str]) -> ColumnElement[bool]:
-    return or_(*(getattr(ApiKey, f"budget_{name}").is_not(None) for name in names))
 
 
 def _candidates(session: Session, key_id: str) -> int:

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import func, select, text, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import bindparam, func, select, text, update
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
 from db import events, ledger, tracing
@@ -52,6 +52,15 @@ __all__ = [
 
 IDEMPOTENCY_TTL: Final = timedelta(hours=24)
 
+# Written out, as all that every submission runs: for SQLAlchemy to build and look up a statement takes longer than for
+# Postgres to run it.
+_STORE_PROBLEM: Final = text(
+    """
+    INSERT INTO problems (hash, name, source, spec) VALUES (:hash, :name, :source, :spec)
+    ON CONFLICT (hash) DO NOTHING
+    """
+).bindparams(bindparam("spec", type_=JSONB(none_as_null=True)))
+_LOCK_KEY: Final = text("SELECT pg_advisory_xact_lock(hashtextextended('idempotency ' || :key, 0))")
 _GLANCE: Final = text("SELECT version, state FROM jobs WHERE id = :id")
 
 
@@ -170,8 +179,7 @@ def same_again(session: Session, job: Job, key_id: str | None) -> NewJob:
 
 
 def _replay(session: Session, idempotency: IdempotencyKey) -> Job | None:
-    lock = text("SELECT pg_advisory_xact_lock(hashtextextended('idempotency ' || :key, 0))")
-    session.execute(lock, {"key": idempotency.key})
+    session.execute(_LOCK_KEY, {"key": idempotency.key})
     row = session.get(IdempotencyKeyRow, idempotency.key)
     if row is None:
         return None
@@ -196,7 +204,7 @@ def _store_problem(session: Session, new: NewJob) -> None:
         "source": storable_text(new.problem_source),
         "spec": dict(new.problem_spec) if new.problem_spec is not None else None,
     }
-    session.execute(insert(Problem).values(values).on_conflict_do_nothing(index_elements=["hash"]))
+    session.execute(_STORE_PROBLEM, values)
 
 
 def admitted_data(admission: Admission, *, reused: bool) -> dict[str, Any]:

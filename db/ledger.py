@@ -48,7 +48,6 @@ RING_PER_QUEUE: Final = 64
 
 SQL: Final = load_statements(Path(__file__).with_name("ledger.sql"))
 _CLAIM_NEXT: Final = SQL["claim_next"].bindparams(bindparam("queues", type_=ARRAY(Text())))
-_PLACES: Final = SQL["places"].bindparams(bindparam("job_ids", type_=ARRAY(Text())))
 _DOORBELLS: Final = "kernelwright.doorbells"
 
 
@@ -166,13 +165,12 @@ def claim_next(session: Session, queues: Sequence[str], owner: str, *, lease_s: 
     return _claimed(session.execute(_CLAIM_NEXT, parameters).one_or_none())
 
 
-def places(session: Session, job_ids: Sequence[str]) -> dict[str, int]:
-    """The places of these jobs among those that have not started, as claims will come to them: 1 is next.
+def places(session: Session) -> dict[str, int]:
+    """The places of all jobs that have not started, as claims will come to them: 1 is next.
 
     Jobs that have started, or are being started now, have none.
     """
-    rows = session.execute(_PLACES, {"job_ids": list(job_ids)}) if job_ids else ()
-    return {row.job_id: row.place for row in rows}
+    return {row.job_id: row.place for row in session.execute(SQL["places"])}
 
 
 def _claimed(row: Row[Any] | None) -> Claim | None:

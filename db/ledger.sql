@@ -86,7 +86,7 @@ WHERE state = 'queued' AND id = (
 RETURNING id, kind, queue, job_id, candidate_id, attempt, lease_token
 
 -- name: places
--- The places of these jobs among all that have not started: in which order `claim_next` will come to their first
+-- The places of all jobs that have not started: in which order `claim_next` will come to their first
 -- `advance`, if nothing is added. A key's n-th row is its turn when n - 1 more of its rows run than now, so turns are
 -- ordered by running + n; within such a round come the keys that have more running now (this is their first of the
 -- turns counted here), then as the claim has it. While every row of `control` has one priority this is the claim's very
@@ -122,7 +122,7 @@ placed AS (
     FROM turns
     JOIN jobs ON jobs.id = turns.job_id AND jobs.state = 'queued' AND jobs.finished_at IS NULL
 )
-SELECT placed.job_id, placed.place FROM placed WHERE placed.job_id = ANY(:job_ids)
+SELECT placed.job_id, placed.place FROM placed ORDER BY placed.place
 
 -- name: claim_asks
 -- Questions to outside agents, oldest first. Whoever asks names the job, and holds its lock.

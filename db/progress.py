@@ -51,6 +51,8 @@ class Progress:
 
 def job_progress(session: Session, ids: Sequence[str]) -> dict[str, Progress]:
     """The progress of each of these jobs; a job that does not exist has an empty one."""
+    if not ids:
+        return {}
     states = _counts_by_state(session, ids)
     verdicts = _counts_by_verdict(session, ids)
     best = _best(session, ids)

@@ -32,12 +32,12 @@ def make_engine(
 ) -> Engine:
     """A synchronous engine. `pooled=False` opens a connection per use: for code that may fork between uses."""
     pool: dict[str, Any] = {"pool_size": pool_size, "max_overflow": 5} if pooled else {"poolclass": NullPool}
-    return create_engine(
-        sqlalchemy_url(url),
-        pool_pre_ping=pooled,
-        connect_args=_connect_args(application_name, statement_timeout_s),
-        **pool,
+    engine = create_engine(
+        sqlalchemy_url(url), connect_args=_connect_args(application_name, statement_timeout_s), **pool
     )
+    if pooled:
+        _ping_when_idle(engine)
+    return engine
 
 
 def make_sessions(engine: Engine) -> sessionmaker[Session]:

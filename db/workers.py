@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, func, null, select, text, update
+from sqlalchemy import ColumnElement, bindparam, func, null, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -131,15 +131,17 @@ def served_queues(session: Session) -> set[str]:
     return {queue for queues in rows for queue in queues}
 
 
+_DEVICE_FACTS: Final = (
+    select(Worker.device)
+    .where(Worker.hardware == bindparam("hardware"), Worker.device != {})
+    .order_by(Worker.heartbeat_at.desc())
+    .limit(1)
+)
+
+
 def device_facts(session: Session, hardware: str) -> dict[str, Any]:
     """What the most recently heard worker of this hardware measured about it; empty when there has been none."""
-    query = (
-        select(Worker.device)
-        .where(Worker.hardware == hardware, Worker.device != {})
-        .order_by(Worker.heartbeat_at.desc())
-        .limit(1)
-    )
-    return session.scalar(query) or {}
+    return session.scalar(_DEVICE_FACTS, {"hardware": hardware}) or {}
 
 
 def mark_gone(session: Session, silent_s: float = GONE_AFTER_S) -> list[str]:

@@ -134,7 +134,7 @@ def test_a_jobs_place_is_the_order_in_which_claims_come_to_it(
     waiting = [make_job(sessions, key_id=f"key_{name}").id for name in "aaaabbcaab"]
     waiting.append(make_job(sessions).id)
     with sessions.begin() as session:
-        places = ledger.places(session, waiting)
+        places = ledger.places(session)
     assert sorted(places.values()) == list(range(1, 12))
     claimed = []
     for _ in waiting:
@@ -149,7 +149,7 @@ def test_a_jobs_place_is_the_order_in_which_claims_come_to_it(
 def test_an_urgent_job_is_next_whoever_has_more(sessions: Sessions, team: dict[str, str]) -> None:
     urgent = make_job(sessions, key_id="key_a", priority=3).id
     with sessions.begin() as session:
-        places = ledger.places(session, [urgent, *team.values()])
+        places = ledger.places(session)
     assert places[urgent] == 1 and sorted(places.values()) == [1, 2, 3, 4, 5]
 
 
@@ -160,7 +160,7 @@ def test_a_job_that_is_started_or_not_due_is_not_before_others(sessions: Session
         session.execute(text("UPDATE work SET not_before = now() + interval '1 h' WHERE job_id = :id"), {"id": later})
     assert started.job_id == first
     with sessions.begin() as session:
-        assert ledger.places(session, [first, later, last]) == {last: 1, later: 2}
+        assert ledger.places(session) == {last: 1, later: 2}
 
 
 def test_places_read_the_rows_that_wait_and_no_others(sessions: Sessions, team: dict[str, str]) -> None:

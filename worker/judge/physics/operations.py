@@ -15,14 +15,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 
-class OperationCounter(TorchDispatchMode):
+class OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts what runs inside `with`. What torch has no formula for counts as nothing."""
 
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
-        super().__init__()
-        self.total = 0
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.total: int = 0
 
     def __torch_dispatch__(
         self,

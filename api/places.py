@@ -1,0 +1,52 @@
+"""Places in the queue, for job resources.
+
+A place is found by ranking everything that waits (14 ms for 1,000 jobs), so it is found for all at once, and while more
+than `LONG` wait it is held for a second: who is 700th does not see the difference. A job that was submitted within that
+second stands behind all others until it is over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.orm import Session
+
+from db import ledger
+
+LONG: Final = 100
+HELD_S: Final = 1.0
+
+
+@dataclass(slots=True)
+class _Ranking:
+    at: float
+    places: dict[str, int]
+
+    @property
+    def current(self) -> bool:
+        return len(self.places) > LONG and time.monotonic() < self.at + HELD_S
+
+
+_rankings: Final[WeakKeyDictionary[Engine | Connection, _Ranking]] = WeakKeyDictionary()
+"""By database: one for each pool of connections."""
+
+
+def queue_places(session: Session, job_ids: Sequence[str]) -> dict[str, int]:
+    """The places of these waiting jobs; 1 is next. One that is being started may have none."""
+    if not job_ids:
+        return {}
+    database = session.get_bind()
+    ranking = _rankings.get(database)
+    if ranking is None or not ranking.current:
+        if ranking is not None:
+            ranking.at = time.monotonic()  # whoever asks while this one ranks is given the old places
+        ranking = _rankings[database] = _Ranking(time.monotonic(), ledger.places(session))
+    else:
+        for job_id in job_ids:
+            ranking.places.setdefault(job_id, len(ranking.places) + 1)
+    return {job_id: ranking.places[job_id] for job_id in job_ids if job_id in ranking.places}
