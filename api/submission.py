@@ -121,7 +121,7 @@ def _created(
     if not created.replayed:
         what = {"problem": new.problem_name, "hardware": new.hardware, "language": new.language}
         audit.note(session, actor, AuditAction.JOB_SUBMIT, created.job.id, what)
-    return job_view(session, created.job), created.replayed
+    return job_view(session, created.job, new=not created.replayed), created.replayed
 
 
 def fingerprint(body: JobBody) -> str:

@@ -65,7 +65,7 @@ def load(session: Session, request_id: str) -> PlainRequest:
 
 def preview(session: Session, request_id: str) -> DryRun:
     """What confirming would make, with its estimate. Raises UnknownRequest, NotProposed, Refused."""
-    row = _proposed(session, request_id)
+    row = _proposed(session, request_id, lock=False)
     body = JobBody.model_validate(_proposal(row)["job"])
     return submission.dry_run(session, body, submission.resolve(body.problem, body.target.hardware))
 
@@ -133,8 +133,8 @@ def _checked(target: Target) -> dict[str, str]:
     return body
 
 
-def _proposed(session: Session, request_id: str) -> Row:
-    row = requests.get_request(session, request_id, lock=True)
+def _proposed(session: Session, request_id: str, *, lock: bool = True) -> Row:
+    row = requests.get_request(session, request_id, lock=lock)
     if row is None:
         raise UnknownRequest
     if row.state not in (RequestState.PROPOSED, RequestState.CONFIRMED):

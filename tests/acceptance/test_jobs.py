@@ -131,7 +131,7 @@ def test_whatever_a_model_answers_nothing_is_lost_and_every_answer_is_paid_for_o
     assert Decimal(ended["cost"]["llm_usd"]) == asked * Decimal("0.2")
     deployment.assert_sound(job["id"])
     assert ended["best"] is not None
-    assert deployment.client.code(ended["best"]["candidate_id"], "assembly").startswith("# cpp source 1 of 1, flags:")
+    assert deployment.client.assembly(ended["best"]["candidate_id"]).startswith("# cpp source 1 of 1, flags:")
     assert_counted(deployment, asked)
 
 

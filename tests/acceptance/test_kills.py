@@ -174,14 +174,14 @@ def _first_attempt(deployment: Deployment, job_id: str) -> int:
 
 def test_webhooks_wait_for_a_killed_control_worker(deployment: Deployment) -> None:
     with Receiver() as receiver:
-        made = deployment.client.send("POST", "/v1/webhooks", json={"url": receiver.url}).json()
-        own = made["webhook"]["links"]["self"]
+        made = deployment.client.make_webhook({"url": receiver.url})
+        own = made["webhook"]["id"]
         deployment.kill("worker-control")
-        deployment.client.send("POST", f"{own}/test")
+        deployment.client.test_webhook(own)
         job = deployment.client.submit(body(2, problem=OWN))
         deployment.client.cancel(job["id"])
         deployment.restart("worker-control")
         told = [got.verified(made["secret"]) for got in receiver.wait(2, within_s=60)]
         assert told[0]["type"] == "webhook.test"
         assert told[1]["data"]["job"] | {"id": job["id"], "state": "cancelled"} == told[1]["data"]["job"]
-        deployment.client.send("DELETE", own)
+        deployment.client.remove_webhook(own)

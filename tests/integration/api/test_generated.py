@@ -35,7 +35,7 @@ def test_kinds_come_in_the_order_of_the_compiler(client: Client, history: Histor
     code = {"sass": "EXIT\n", "ptx": PTX, "llvm": "; x\n", "ttgir": "module {}\n"}
     candidate = client.candidate(history.evaluate(job["id"], code=code))
     assert [each["kind"] for each in candidate["code"]] == ["ttgir", "llvm", "ptx", "sass"]
-    assert {kind: client.code(candidate["id"], kind) for kind in code} == code
+    assert {kind: getattr(client, kind)(candidate["id"]) for kind in code} == code
 
 
 def test_equal_code_is_stored_once_and_compressed(
@@ -52,7 +52,7 @@ def test_equal_code_is_stored_once_and_compressed(
 
 def test_a_text_that_is_no_utf_8_is_stored_all_the_same(client: Client, history: History, job: Job) -> None:
     candidate = history.evaluate(job["id"], code={"assembly": "a\x00b\ud800\n"})
-    assert client.code(candidate, "assembly") == "a\ufffdb?\n"
+    assert client.assembly(candidate) == "a\ufffdb?\n"
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_a_wheel_by_accept_or_by_format(http: httpx2.Client, client: Client, his
     by_format = http.get(path, params={"format": "wheel"}, headers={"Accept": "application/gzip"})
     assert by_format.content == by_accept.content
     assert zipfile.ZipFile(io.BytesIO(by_format.content)).testzip() is None
-    name, data = client.package(job["id"], format="wheel")
+    name, data = client.package_job(job["id"], format="wheel")
     assert name.endswith("-py3-none-any.whl") and data == by_format.content
     assert http.get(path, params={"format": "zip"}).status_code == 422
 
@@ -59,7 +59,7 @@ def test_kernels_of_two_jobs_in_one_package(client: Client, history: History, jo
     champion(history, job)
     other = client.submit(BODY)
     second = champion(history, other, issued_at="2026-11-23T00:00:00+00:00")
-    name, data = client.package(job["id"], also=[other["id"], second])
+    name, data = client.package_job(job["id"], also=[other["id"], second])
     assert name.startswith("softmax_kernel-2026.11.23.0+")
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         kernels = sorted(
@@ -71,30 +71,30 @@ def test_kernels_of_two_jobs_in_one_package(client: Client, history: History, jo
 def test_what_cannot_go_along_is_named(client: Client, history: History, job: Job) -> None:
     champion(history, job)
     foreign = client.submit(BODY | {"problem": "layernorm"})
-    status, slug, said = refused(lambda: client.package(job["id"], also=["cand_none"]))
+    status, slug, said = refused(lambda: client.package_job(job["id"], also=["cand_none"]))
     assert (status, slug) == (422, "invalid") and said.startswith("?also: cand_none: ")
-    status, slug, said = refused(lambda: client.package(job["id"], also=[foreign["id"]]))
+    status, slug, said = refused(lambda: client.package_job(job["id"], also=[foreign["id"]]))
     assert (status, slug) == (422, "invalid") and "No candidate of this job is verified" in said
     champion(history, foreign)
-    status, slug, said = refused(lambda: client.package(job["id"], also=[foreign["id"]]))
+    status, slug, said = refused(lambda: client.package_job(job["id"], also=[foreign["id"]]))
     assert (status, slug) == (422, "invalid") and "is for another problem" in said
 
 
 def test_only_what_is_certified_is_packaged(client: Client, history: History, job: Job) -> None:
-    assert refused(lambda: client.package("job_none"))[:2] == (404, "unknown-job")
-    assert refused(lambda: client.package("cand_none"))[:2] == (404, "unknown-candidate")
-    assert refused(lambda: client.package(job["id"]))[:2] == (404, "no-best-yet")
+    assert refused(lambda: client.package_job("job_none"))[:2] == (404, "unknown-job")
+    assert refused(lambda: client.package_candidate("cand_none"))[:2] == (404, "unknown-candidate")
+    assert refused(lambda: client.package_job(job["id"]))[:2] == (404, "no-best-yet")
     candidate_id = history.evaluate(job["id"], speedup=2.0)
-    status, slug, said = refused(lambda: client.package(job["id"]))
+    status, slug, said = refused(lambda: client.package_job(job["id"]))
     assert (status, slug) == (404, "no-certificate") and candidate_id in said
     history.certify(job["id"], certified=False, verdict="incorrect", reason="stale output")
-    status, slug, said = refused(lambda: client.package(candidate_id))
+    status, slug, said = refused(lambda: client.package_candidate(candidate_id))
     assert (status, slug) == (409, "not-packable") and "stale output" in said
 
 
 def test_a_certificate_without_timings_is_no_package(client: Client, history: History, job: Job) -> None:
     champion(history, job, timing=None)
-    status, slug, said = refused(lambda: client.package(job["id"]))
+    status, slug, said = refused(lambda: client.package_job(job["id"]))
     assert (status, slug) == (409, "not-packable") and "timing.workloads" in said
 
 
@@ -102,6 +102,6 @@ def test_the_certificate_inside_is_the_one_that_was_signed(client: Client, histo
     champion(history, job)
     document = client.certificate(job["id"])
     assert document == signed(document)
-    _name, data = client.package(job["id"], format="wheel")
+    _name, data = client.package_job(job["id"], format="wheel")
     archive = zipfile.ZipFile(io.BytesIO(data))
     assert archive.read("softmax_kernel/kernel_cpu_cpp.py").decode() == document["candidate"]["source"]

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -26,9 +25,9 @@ def installed(
     environment: Environment,
     name: str,
     format: Literal["sdist", "wheel"],
-    also: Sequence[str] = (),
+    also: list[str] | None = None,
 ) -> str:
-    archive, data = client.package(certified_job(client, history, name), also=also, format=format)
+    archive, data = client.package_job(certified_job(client, history, name), also=also, format=format)
     path = environment.folder / archive
     path.write_bytes(data)
     environment.install(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 QUICK = ("docs/keys.md", "docs/knowledge.md", "docs/requests-and-budgets.md")
 """Read by `make test`, one after another, by somebody whose service runs."""
 
-LONG = ("docs/ask-tell.md", "docs/howto/air-gapped.md", "docs/operations.md", "docs/service.md")
+LONG = ("docs/ask-tell.md", "docs/howto/air-gapped.md", "docs/operations.md", "docs/service.md", "docs/exchange.md")
 """The same in `make test-exhaustive`, in this order: the last looks at what the first did."""
 
 ALONE = ("README.md", "docs/tutorial.md")

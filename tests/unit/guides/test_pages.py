@@ -57,11 +57,37 @@ NOT_RUN_HERE: dict[str, list[str]] = {
     "docs/service.md": [
         "hours: KERNELWRIGHT_DATABASE_URL=postgresql://... kernelwright migrate",
         "hours: KERNELWRIGHT_DATABASE_URL=postgresql://... python -m benchmarks.load.fill",
-        "hours: python -m benchmarks.load.reads",
+        "hours: make load",
     ],
     "docs/tutorial.md": [
         "network: make install",
         "network: . .venv/bin/activate",
+    ],
+    "docs/exchange.md": [
+        "gpu: kernelwright export flashinfer $CANDIDATE --format sol-execbench --out bench",
+        "network: kernelwright import flashinfer rmsnorm.json --workloads rmsnorm.jsonl --out rmsnorm.py",
+        "network: kernelwright import flashinfer rmsnorm.json --workloads rmsnorm.jsonl --submit --target nvidia-h100:triton",
+    ],
+    "docs/package.md": [
+        "hours: curl -OJ http://127.0.0.1:8080/v1/jobs/$JOB/package",
+        'hours: curl -OJ "http://127.0.0.1:8080/v1/jobs/$JOB/package?format=wheel"',
+        "hours: kernelwright export package $JOB --out dist/",
+        "hours: kernelwright export package $JOB --out . --unpack",
+        "hours: curl -sOJ -w '%{http_code} %{size_download} bytes\\n' http://127.0.0.1:8080/v1/jobs/$JOB/package",
+        "hours: kernelwright export package $JOB --out dist/ --format wheel",
+        "hours: pip install --no-deps dist/*.whl",
+        "hours: python use.py",
+        "hours: python -m pytest -q -p no:cacheprovider -W ignore --pyargs residual_rmsnorm_kernel",
+    ],
+    "docs/webhooks.md": [
+        "network: kernelwright webhooks add https://example.com/hooks/kernelwright --label team=ranking",
+        'network: curl -s -H "Authorization: Bearer $KEY" --json \'{"url": "https://example.com/hooks/kernelwright"}\' $URL/v1/webhooks',
+        "network: HEX=$(printf %s \"${SECRET#whsec_}\" | base64 -d | od -An -v -tx1 | tr -d ' \\n')",
+        'network: { printf %s "$ID.$TIMESTAMP."; cat body.json; } | openssl dgst -sha256 -mac HMAC -macopt "hexkey:$HEX" -binary | base64',
+        "network: kernelwright webhooks test $HOOK",
+        "network: kernelwright webhooks deliveries $HOOK --state failed",
+        "network: kernelwright webhooks retry $HOOK $DELIVERY",
+        "production: KERNELWRIGHT_WEBHOOK_ALLOW=127.0.0.0/8 kernelwright up",
     ],
 }
 """The commands that nobody runs, by page. A new one needs a reason (pages.NOT_RUN) and a line here."""

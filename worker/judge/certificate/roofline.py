@@ -64,7 +64,7 @@ def flops_of(exhibit: Exhibit) -> int:
     with OperationCounter() as counter:
         inputs = tuple(value.clone() if isinstance(value, torch.Tensor) else value for value in exhibit.instance.like)
         call_reference(exhibit.instance.call, inputs)
-    return max(counter.total, sum(output.numel() for output in exhibit.cases[0].eager))
+    return max(int(counter.total), sum(output.numel() for output in exhibit.cases[0].eager))
 
 
 def _point(exhibit: Exhibit, latency_us: float, bytes_per_s: float, flops_per_s: float) -> RoofPoint:

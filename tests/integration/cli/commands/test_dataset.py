@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from pyarrow import parquet
 
-from cli.client import Client, Job
+from cli.client import NO_RETRY, Client, Job
 from cli.exchange import archive
 from cli.exchange.archive import records
 from problems.catalog import bundled
@@ -124,7 +124,7 @@ def test_connections_that_break_lose_and_repeat_nothing(
 ) -> None:
     monkeypatch.setattr(archive, "PAGE", 1)
     waits: list[float] = []
-    with breaking(url, breaks=5) as through, Client(through) as client:
+    with breaking(url, breaks=5) as through, Client(through, retry=NO_RETRY) as client:
         found = list(records(client, {"include": ["source"]}, wait=waits.append))
     assert [each.candidate["id"] for each in found] == candidates
     assert len(waits) == 5

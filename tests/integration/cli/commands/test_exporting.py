@@ -26,7 +26,7 @@ def test_a_package_lands_in_the_folder_under_its_name(
     done = kernelwright("export", "package", job["id"], "--out", tmp_path / "dist")
     assert done.returncode == 0, done.stderr
     path = Path(done.stdout.strip())
-    assert path.parent == tmp_path / "dist" and path.read_bytes() == client.package(candidate_id)[1]
+    assert path.parent == tmp_path / "dist" and path.read_bytes() == client.package_candidate(candidate_id).data
     assert f"pip install {path}" in done.stderr
     done = kernelwright("export", "package", candidate_id, "--format", "wheel", "--out", tmp_path, "--json")
     said = json.loads(done.stdout)

@@ -55,7 +55,7 @@ def test_one_is_made_tested_and_told_again(kernelwright: Kernelwright) -> None:
 
 def test_one_is_listed_switched_and_removed(kernelwright: Kernelwright, client: Client) -> None:
     body = {"url": HOOK, "types": ["job.improved"], "labels": {"team": "a"}, "jobs": "all"}
-    made = client.send("POST", "/v1/webhooks", json=body).json()
+    made = client.make_webhook(body)
     webhook, secret = made["webhook"]["id"], made["secret"]
     heads, line = kernelwright("webhooks", "list").stdout.splitlines()
     row = dict(zip(heads.split("\t"), line.split("\t"), strict=True))
@@ -68,7 +68,7 @@ def test_one_is_listed_switched_and_removed(kernelwright: Kernelwright, client: 
     assert off.returncode == 2 and "PATCH" in off.stderr
     assert json.loads(kernelwright("webhooks", "enable", webhook, "--json").stdout)["enabled"] is True
     assert kernelwright("webhooks", "remove", webhook).returncode == 0
-    assert client.get("/v1/webhooks")["data"] == []
+    assert client.webhooks()["data"] == []
 
 
 def test_what_is_refused_is_one_sentence(kernelwright: Kernelwright) -> None:
