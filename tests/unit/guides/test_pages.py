@@ -12,8 +12,8 @@ import subprocess
 from functools import cache
 
 import pytest
-import typer
 
+from cli.generate.reference import every_command
 from cli.main import COMMANDS
 from tests.support.guides import plan
 from tests.support.guides.pages import NOT_RUN, ROOT, Page, defects, pages, plain, read, subcommands
@@ -66,7 +66,7 @@ NOT_RUN_HERE: dict[str, list[str]] = {
     "docs/exchange.md": [
         "gpu: kernelwright export flashinfer $CANDIDATE --format sol-execbench --out bench",
         "network: kernelwright import flashinfer rmsnorm.json --workloads rmsnorm.jsonl --out rmsnorm.py",
-        "network: kernelwright import flashinfer rmsnorm.json --workloads rmsnorm.jsonl --submit --target nvidia-h100:triton",
+        "network: kernelwright import flashinfer rmsnorm.json --workloads rmsnorm.jsonl --submit --target nvidia-h100:triton",  # noqa: E501
     ],
     "docs/package.md": [
         "hours: curl -OJ http://127.0.0.1:8080/v1/jobs/$JOB/package",
@@ -81,9 +81,9 @@ NOT_RUN_HERE: dict[str, list[str]] = {
     ],
     "docs/webhooks.md": [
         "network: kernelwright webhooks add https://example.com/hooks/kernelwright --label team=ranking",
-        'network: curl -s -H "Authorization: Bearer $KEY" --json \'{"url": "https://example.com/hooks/kernelwright"}\' $URL/v1/webhooks',
+        'network: curl -s -H "Authorization: Bearer $KEY" --json \'{"url": "https://example.com/hooks/kernelwright"}\' $URL/v1/webhooks',  # noqa: E501
         "network: HEX=$(printf %s \"${SECRET#whsec_}\" | base64 -d | od -An -v -tx1 | tr -d ' \\n')",
-        'network: { printf %s "$ID.$TIMESTAMP."; cat body.json; } | openssl dgst -sha256 -mac HMAC -macopt "hexkey:$HEX" -binary | base64',
+        'network: { printf %s "$ID.$TIMESTAMP."; cat body.json; } | openssl dgst -sha256 -mac HMAC -macopt "hexkey:$HEX" -binary | base64',  # noqa: E501
         "network: kernelwright webhooks test $HOOK",
         "network: kernelwright webhooks deliveries $HOOK --state failed",
         "network: kernelwright webhooks retry $HOOK $DELIVERY",
@@ -144,8 +144,8 @@ def _unknown(text: str) -> list[str]:
 
 @cache
 def _options_of(name: str) -> frozenset[str]:
-    command = typer.main.get_command(COMMANDS[name].load(name))
-    spelled = {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
+    own = [command for full, command in every_command() if full.split()[0] == name]
+    spelled = {option for command in own for each in command.params for option in (*each.opts, *each.secondary_opts)}
     return frozenset({"", "--help", *spelled})
 
 
