@@ -1,4 +1,4 @@
-"""A team submits jobs: 100 a second, each of them new."""
+"""A team submits jobs, each of them new."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import aiohttp
 from benchmarks.load.pace import Latencies, at_rate
 from benchmarks.load.service import Service, cpu_s
 
-PER_S = float(__import__("os").environ.get("RATE_S", "100"))
 PROBLEMS = ("softmax", "layernorm", "cumsum", "cross_entropy")
 
 
-async def submits(service: Service, seconds: float) -> Latencies:
-    """Submit. Raises RuntimeError when a job is not accepted."""
+async def submits(service: Service, seconds: float, per_s: float) -> Latencies:
+    """Submit so many a second. Raises RuntimeError when a job is not accepted."""
     async with aiohttp.ClientSession(service.url, headers=service.headers) as session:
 
         async def submit(number: int) -> None:
@@ -22,10 +21,10 @@ async def submits(service: Service, seconds: float) -> Latencies:
                 "budget": {"candidates": 20},
                 "labels": {"run": str(number)},
             }
-            headers = {"Idempotency-Key": f"load-{number}"}
+            headers = {"Idempotency-Key": f"load-{per_s:.0f}-{number}"}
             async with session.post("/v1/jobs", json=body, headers=headers) as answer:
                 await answer.read()
                 if answer.status != 202:
                     raise RuntimeError(f"a submission was answered {answer.status}: {await answer.text()}")
 
-        return await at_rate(submit, per_s=PER_S, seconds=seconds, server_cpu_s=lambda: cpu_s(service.api_pid))
+        return await at_rate(submit, per_s=per_s, seconds=seconds, server_cpu_s=lambda: cpu_s(service.api_pid))
