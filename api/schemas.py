@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import (
     AfterValidator,
@@ -17,7 +17,9 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     PlainSerializer,
+    ValidationInfo,
     WithJsonSchema,
+    field_validator,
 )
 from pydantic_core import PydanticCustomError
 
@@ -29,6 +31,15 @@ class Body(BaseModel):
     """What a client sends. An unknown field is refused by name, so that a typing error never passes silently."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_switch_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Pydantic would read `true` as 1, which the schema does not allow and nobody means."""
+        kind = cls.model_fields[info.field_name or ""].annotation
+        if isinstance(value, bool) and ({int, float} & {kind, *get_args(kind)}):
+            raise PydanticCustomError("number", "send a number, not true or false")
+        return value
 
 
 class Resource(BaseModel):
