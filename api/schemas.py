@@ -37,7 +37,8 @@ class Body(BaseModel):
     def _no_switch_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
         """Pydantic would read `true` as 1, which the schema does not allow and nobody means."""
         kind = cls.model_fields[info.field_name or ""].annotation
-        if isinstance(value, bool) and ({int, float} & {kind, *get_args(kind)}):
+        kinds = {getattr(each, "__origin__", each) for each in (kind, *get_args(kind))}  # without Annotated
+        if isinstance(value, bool) and {int, float} & kinds:
             raise PydanticCustomError("number", "send a number, not true or false")
         return value
 
