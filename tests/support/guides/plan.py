@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-QUICK = ("docs/keys.md", "docs/knowledge.md", "docs/requests-and-budgets.md")
-"""Read by `make test`, one after another, by somebody whose service runs."""
+QUICK = ("docs/keys.md",)
+"""Read by `make test`, by somebody whose service runs."""
 
-LONG = ("docs/ask-tell.md", "docs/howto/air-gapped.md", "docs/operations.md", "docs/service.md", "docs/exchange.md")
-"""The same in `make test-exhaustive`, in this order: the last looks at what the first did."""
+LONG = (
+    "docs/knowledge.md",
+    "docs/requests-and-budgets.md",
+    "docs/ask-tell.md",
+    "docs/howto/air-gapped.md",
+    "docs/operations.md",
+    "docs/service.md",
+    "docs/exchange.md",
+)
+"""The same in `make test-exhaustive`, one after another: some look at what those before them did."""
 
 ALONE = ("README.md", "docs/tutorial.md")
 """They start their service themselves."""
