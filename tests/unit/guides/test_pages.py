@@ -55,6 +55,9 @@ NOT_RUN_HERE: dict[str, list[str]] = {
         "hours: python -m benchmarks.policy.live --limit-s 240",
     ],
     "docs/service.md": [
+        "hours: BEST=$(curl -s http://127.0.0.1:8080/v1/jobs/$JOB/best | jq -r .id)",
+        "hours: kernelwright code $BEST | head -20",
+        "hours: curl -s http://127.0.0.1:8080/v1/candidates/$BEST/assembly | head -20",
         "hours: KERNELWRIGHT_DATABASE_URL=postgresql://... kernelwright migrate",
         "hours: KERNELWRIGHT_DATABASE_URL=postgresql://... python -m benchmarks.load.fill",
         "hours: make load",
@@ -64,6 +67,7 @@ NOT_RUN_HERE: dict[str, list[str]] = {
         "network: . .venv/bin/activate",
     ],
     "docs/exchange.md": [
+        "hours: kernelwright export flashinfer $JOB --out traces",
         "gpu: kernelwright export flashinfer $CANDIDATE --format sol-execbench --out bench",
         "network: kernelwright import flashinfer rmsnorm.json --workloads rmsnorm.jsonl --out rmsnorm.py",
         "network: kernelwright import flashinfer rmsnorm.json --workloads rmsnorm.jsonl --submit --target nvidia-h100:triton",  # noqa: E501
