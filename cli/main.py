@@ -101,6 +101,7 @@ COMMANDS = {
 class _Commands(TyperGroup):
     """The commands; a shell that completes the arguments of one gets the real one, with its options."""
 
+    # typer's own copy of click has other names for the same types.
     def get_command(self, context: typer.Context, name: str) -> TyperCommand | None:  # type: ignore[override]
         if context.resilient_parsing and name in COMMANDS:
             with suppress(MissingPackage):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from cli.client import ApiError, Client, Unreachable
@@ -34,8 +35,7 @@ def records(
     sources = _Problems(client, wait)
     cursor: str | None = None
     while True:
-        after = cursor
-        page = patiently(lambda: client.all_candidates(limit=PAGE, cursor=after, **query), wait)  # noqa: B023
+        page = patiently(partial(client.all_candidates, limit=PAGE, cursor=cursor, **query), wait)
         for candidate in page["data"]:
             yield Record(candidate, sources.of(candidate) if problems else None)
         cursor = page["next_cursor"]

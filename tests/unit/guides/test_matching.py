@@ -23,13 +23,13 @@ JOB, OTHER = "job_" + "0a" * 16, "job_" + "1b" * 16
         ("one\n...\nlast", "one\ntwo\nthree\nlast"),
         ("one\n...\nlast", "one\nlast"),
         ('"state":"queued", ... }', '"state":"queued", "version":1 }'),
-        ("logs ~/.kernelwright/log", "logs /tmp/kw-x/.kernelwright/log"),
+        ("logs ~/.kernelwright/log", "logs /elsewhere/home/.kernelwright/log"),
         ("sha256 " + "ab" * 32, "sha256 " + "cd" * 32),
         ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
     ],
 )
 def test_what_may_differ(page: str, printed: str) -> None:
-    assert difference(page, printed, "/tmp/kw-x") is None
+    assert difference(page, printed, "/elsewhere/home") is None
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_what_may_differ(page: str, printed: str) -> None:
     ],
 )
 def test_what_may_not_differ(page: str, printed: str) -> None:
-    assert difference(page, printed, "/tmp/kw-x") is not None
+    assert difference(page, printed, "/elsewhere/home") is not None
 
 
 def test_the_line_that_was_not_printed_is_named() -> None:
