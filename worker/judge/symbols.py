@@ -16,8 +16,7 @@ from pathlib import Path
 _HEADER = struct.Struct("<16xHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
-_DYNAMIC = 11  # SHT_DYNSYM
-_TABLES = (2, _DYNAMIC)  # SHT_SYMTAB
+_TABLES = (2, 11)  # SHT_SYMTAB, which a stripped library lacks, and SHT_DYNSYM
 _FUNCTION = 2  # STT_FUNC
 
 
@@ -51,25 +50,26 @@ def _defined(data: bytes) -> list[str]:
 
 
 @functools.lru_cache(maxsize=8)
-def places(library: Path, prefix: str) -> tuple[range, ...]:
-    """Where in the file the exported functions lie whose names begin with `prefix`, in order. Raises NotAnElf, OSError.
+def places(library: Path, names: str) -> tuple[range, ...]:
+    """Where in the file the functions lie whose whole names match the regular expression `names`, in order.
 
-    Looks for the names first: libtorch_cpu.so has 74,000 functions in 434 MB, 2,000 of them Sleef's.
+    Raises NotAnElf, OSError. Looks for the names first: libtorch_cpu.so has 520,000 symbols in 434 MB, 2,000 of them
+    Sleef's (0.3 s).
     """
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
-            return tuple(sorted(set(_exported(data, prefix.encode())), key=lambda place: place.start))
+            return tuple(sorted(set(_defined_in(data, names.encode())), key=lambda place: place.start))
         except (struct.error, IndexError) as broken:
             raise NotAnElf(f"{library.name} is damaged: {broken}") from broken
 
 
-def _exported(data: mmap.mmap, prefix: bytes) -> Iterator[range]:
+def _defined_in(data: mmap.mmap, names: bytes) -> Iterator[range]:
     sections = _sections(data)
     for _name, kind, _flags, _address, offset, length, link, *_rest in sections:
-        if kind != _DYNAMIC:
+        if kind not in _TABLES:
             continue
         text, size = sections[link][4:6]
-        wanted = {match.start() + 1 for match in re.finditer(b"\0" + re.escape(prefix), data[text : text + size])}
+        wanted = {match.start() + 1 for match in re.finditer(rb"\0(?=(?:" + names + rb")\0)", data[text : text + size])}
         for name, info, _other, section, value, size in _SYMBOL.iter_unpack(data[offset : offset + length]):
             if name in wanted and info & 0xF == _FUNCTION and section:
                 at = value - sections[section][3] + sections[section][4]

@@ -3,8 +3,9 @@
 Nothing in the process takes part. The judge reads /proc/PID/task/TID/syscall, which for a stopped thread outside any
 system call holds its instruction pointer, and the code there from /proc/PID/mem. Code is the candidate's own when its
 bytes are those of an artefact that the build broker made for it, at the same place of the file, whatever the file is
-called by now. Python, the C library, OpenMP's runtime and the like are neutral, and so is the vector mathematics that
-torch has inside (Sleef): a kernel may call expf, alone or sixteen at a time, and idle threads spin. All else (torch,
+called by now. Python, the C library, OpenMP's runtime and the like are neutral, and so are the vector mathematics that
+torch has inside (Sleef): a kernel may call expf, alone or sixteen at a time; and the loop in which the threads of a pool
+of torch's wait: idle threads spin. All else (torch,
 BLAS, numpy, code made or changed at run time) is foreign.
 """
 
@@ -33,9 +34,11 @@ _NEUTRAL = re.compile(
     r"(ld-linux.*|ld-[\d.]+|libc|libm|libmvec|libpthread|libdl|librt|libgcc_s.*|libstdc\+\+|libgomp.*|libiomp5|libomp"
     r"|libffi.*|libpython[\d.]+|libc10|libtorch_python|lib[au]san)(-[\d.]+)?\.so[\d.]*|python[\d.]*"
 )
-_MATHEMATICS = {"libtorch_cpu.so": "Sleef_"}
-"""By library, what the names of its functions that compute sin, exp and the like begin with: kernels that Inductor made
-call them, and an honest one of silu * x was in them in two of five samples."""
+_NEUTRAL_FUNCTIONS = {"libtorch_cpu.so": r"Sleef_\w*|thread_main"}
+"""By library, the names of its functions that are neutral. Sleef computes sin, exp and the like: kernels that Inductor
+made call it, and an honest one of silu * x was in it in two of five samples. `thread_main` is where the threads of
+pthreadpool wait for work, turning for some 10 ms: torch.set_num_threads makes one for each core, which on 16 cores filled
+the first three stops with 31 foreign samples and had honest kernels refused. Their work lies in other functions."""
 
 
 class Unreadable(Exception):
@@ -164,15 +167,15 @@ def is_neutral(path: str, offset: int = 0) -> bool:
     if not path.startswith(trusted):
         return False
     name = Path(path).name
-    return bool(_NEUTRAL.fullmatch(name)) or "/lib-dynload/" in path or _is_mathematics(Path(path), offset)
+    return bool(_NEUTRAL.fullmatch(name)) or "/lib-dynload/" in path or _is_neutral_function(Path(path), offset)
 
 
-def _is_mathematics(library: Path, offset: int) -> bool:
-    prefix = _MATHEMATICS.get(library.name)
-    if prefix is None:
+def _is_neutral_function(library: Path, offset: int) -> bool:
+    names = _NEUTRAL_FUNCTIONS.get(library.name)
+    if names is None:
         return False
     try:
-        functions = places(library, prefix)
+        functions = places(library, names)
     except (OSError, NotAnElf):
         return False
     last = bisect_right(functions, offset, key=lambda place: place.start) - 1

@@ -101,11 +101,21 @@ def test_vector_mathematics_is_neutral_wherever_it_lies() -> None:
     import torch
 
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
-    functions = places(library, "Sleef_")
+    functions = places(library, r"Sleef_\w*")
     assert len(functions) > 100
     assert all(is_neutral(str(library), place.start) for place in functions)
     assert not is_neutral(str(library), functions[0].start - 4096)
     assert not is_neutral(str(library), functions[-1].stop + 4096)
+
+
+def test_the_loop_of_waiting_threads_is_neutral_and_what_they_work_at_is_not() -> None:
+    import torch
+
+    library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    (waiting,) = places(library, "thread_main")
+    assert is_neutral(str(library), waiting.start) and is_neutral(str(library), waiting.stop - 1)
+    work = places(library, r"pthreadpool_thread_parallelize_\w*|torch::autograd::Engine::thread_main")
+    assert work and not any(is_neutral(str(library), place.start) for place in work)
 
 
 def test_code_that_was_written_over_a_runtimes_is_foreign(tmp_path: Path) -> None:
