@@ -120,7 +120,7 @@ class CodeReader:
         def ask(operation: str, **message: Any) -> dict[str, Any]:
             return runner.ask({"op": f"code.{operation}", **message}, deadline_s - time.monotonic())
 
-        with self._lease.shared(counted=False), contextlib.suppress(Fault):
+        with self._lease.shared(counted=False), _told("triton"):
             for workload, bench in benches.items():
                 bench.write(0, 0)
                 answer = ask("kernels", subject=SUBJECT, workload=bench.name, inputs=bench.encoded(0))
@@ -142,7 +142,7 @@ def _told(kind: str) -> Iterator[None]:
     """A kind that cannot be had here leaves the others."""
     try:
         yield
-    except (BuildError, BuildProcessFailed) as why:
+    except (BuildError, BuildProcessFailed, Fault) as why:
         log.warning("code.missing", kind=kind, why=str(why)[:300])
 
 

@@ -26,8 +26,6 @@ from worker.runner import kernelwright, sandbox
 
 _COPY_BYTES = 1 << 20
 _MAX_REASON = 2000
-# Nobody's processes are counted together, runners' included: a fork bomb in one of those (512) must not fail a build.
-_PROCESSES = 4096
 _HEADERS = ("/usr/include", "/usr/local", "/usr/share")
 
 
@@ -112,7 +110,7 @@ def _in_sandbox(request: Request, tool: Language, answer_fd: int) -> int:
 
 def _build_confined(request: Request, tool: Language, answer_fd: int, *, isolated: bool) -> int:
     limits = sandbox.Limits(
-        scratch_bytes=request.file_bytes, processes=_PROCESSES, address_space_bytes=request.memory_bytes
+        scratch_bytes=request.file_bytes, processes=sandbox.SHARED_PROCESSES, address_space_bytes=request.memory_bytes
     )
     readable = tuple(folder for folder in readable_folders() if isolated or _reachable(folder))
     confinement = sandbox.Confinement(level=request.level, limits=limits, readable=readable)

@@ -32,6 +32,9 @@ NOBODY = 65534
 _FIRST_USER = 0x70000000
 """Above all that systemd hands out to people, services and containers."""
 
+SHARED_PROCESSES = 1 << 15
+"""What `NOBODY` may have at once: compilers and baselines of all workers of a machine, with their threads."""
+
 # Exit codes of the warden that are not the candidate's own.
 EXIT_MEMORY, EXIT_DEADLINE, EXIT_SETUP = 250, 251, 252
 
@@ -50,8 +53,9 @@ class Limits:
     """Resident memory of all its processes together."""
     scratch_bytes: int = 1 << 30
     """Private tmpfs, and the largest single file."""
-    processes: int = 512
-    """Processes and threads (RLIMIT_NPROC)."""
+    processes: int = 512 + 32 * (os.cpu_count() or 1)
+    """Processes and threads of its user (RLIMIT_NPROC). On 16 cores a runner has 64 threads before it does anything, of
+    OpenMP, autograd and pthreadpool: with 512 for ten runners together most honest kernels failed to start."""
     wall_s: float = 600.0
     """Life time of the runner."""
     address_space_bytes: int | None = None

@@ -3,10 +3,9 @@
 Nothing in the process takes part. The judge reads /proc/PID/task/TID/syscall, which for a stopped thread outside any
 system call holds its instruction pointer, and the code there from /proc/PID/mem. Code is the candidate's own when its
 bytes are those of an artefact that the build broker made for it, at the same place of the file, whatever the file is
-called by now. Python, the C library, OpenMP's runtime and the like are neutral, and so are the vector mathematics that
-torch has inside (Sleef): a kernel may call expf, alone or sixteen at a time; and the loop in which the threads of a pool
-of torch's wait: idle threads spin. All else (torch,
-BLAS, numpy, code made or changed at run time) is foreign.
+called by now. Python, the C library, OpenMP's runtime and the like are neutral, and so are two things that torch has
+inside: vector mathematics (Sleef), as a kernel may call expf, alone or sixteen at a time, and the loop in which threads
+of a pool wait, because idle threads spin. All else (torch, BLAS, numpy, code made or changed at run time) is foreign.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ _NEUTRAL = re.compile(
 _NEUTRAL_FUNCTIONS = {"libtorch_cpu.so": r"Sleef_\w*|thread_main"}
 """By library, the names of its functions that are neutral. Sleef computes sin, exp and the like: kernels that Inductor
 made call it, and an honest one of silu * x was in it in two of five samples. `thread_main` is where the threads of
-pthreadpool wait for work, turning for some 10 ms: torch.set_num_threads makes one for each core, which on 16 cores filled
-the first three stops with 31 foreign samples and had honest kernels refused. Their work lies in other functions."""
+pthreadpool wait for work, turning for some 10 ms: torch.set_num_threads makes one for each core, which on 16 cores
+filled three stops with 31 foreign samples and had honest kernels refused. Their work lies in other functions."""
 
 
 class Unreadable(Exception):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -95,8 +96,10 @@ class Processes:
             memory_bytes=memory_bytes,
             scratch_bytes=2 << 30,
             wall_s=wall_s,
-            address_space_bytes=None if self._on_gpu or unlimited else memory_bytes + (8 << 30),
+            address_space_bytes=None if self._on_gpu or unlimited else memory_bytes + _address_space_beyond(),
         )
+        if compile_cache:  # then its user is not its own: the threads of all baselines and builds count as one's
+            limits = replace(limits, processes=sandbox.SHARED_PROCESSES)
         confinement = sandbox.Confinement(
             level=zygote.level,
             limits=limits,
@@ -117,6 +120,11 @@ class Processes:
                     "is required: allow user namespaces, or lower the requirement knowingly"
                 )
         return self._zygote
+
+
+def _address_space_beyond() -> int:
+    """What libraries and the heaps of threads may reserve: glibc's malloc takes 64 MiB for each of its arenas."""
+    return (8 << 30) + (os.cpu_count() or 1) * (256 << 20)
 
 
 def _machine_memory_bytes() -> int:
