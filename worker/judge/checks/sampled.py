@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from worker.judge.checks import glue
 from worker.judge.runners import quiet
 from worker.judge.runners.bell_reader import peer_inode, waits_on
 from worker.judge.runners.bench import Workbench
@@ -42,9 +43,6 @@ _PAUSE_S = 2e-3
 _PATIENCE = 20.0
 """Times the seconds above until the stops are no longer waited for: with ten neighbours on two cores each takes ten
 times as long."""
-_GLUE_US, _BACKWARD_US = 10.0, 30.0
-"""What one call may spend in torch on allocation, sizes and views (1 to 5 us, seen), and in the autograd engine (6 to
-13 us, seen); filling tensors comes on top as the list has it."""
 _DOUBTFUL = 4
 _Z, _FEWEST = 3.0, 8
 _MOST_LATE = 2
@@ -112,7 +110,8 @@ def check(trial: Trial, artefacts: Sequence[Path], listed: Mapping[str, Call]) -
     own = foreign = 0
     for name, call in listed.items():
         bench = trial.benches[name]
-        glue_us = call.filling_us + _GLUE_US + (_BACKWARD_US if bench.instance.backward else 0.0)
+        slow = glue.slowness()
+        glue_us = slow * call.filling_us + glue.allowance_us(backward=bench.instance.backward, slowness=slow)
         try:
             census = take(trial.runner, bench, built, trial.rng, call.wall_us * 1e-6)
         except Unreadable as closed:
