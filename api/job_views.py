@@ -31,7 +31,7 @@ def job_views(session: Session, rows: Sequence[JobRow], *, new: bool = False) ->
     too much with a version sees the next one, and a client never misses a change.
     """
     progress = jobs.job_progress(session, [] if new else [row.id for row in rows])
-    places = queue_places(session, [row.id for row in rows if row.state == JobState.QUEUED])
+    places = queue_places(session, [row.id for row in rows if row.state == JobState.QUEUED], new=new)
     admissions = admissions_by_id(session, [row.admission_id for row in rows])
     return [
         _view(row, progress.get(row.id, _NONE), places.get(row.id), admissions.get(row.admission_id or ""))

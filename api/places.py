@@ -1,8 +1,9 @@
 """Places in the queue, for job resources.
 
 A place is found by ranking everything that waits (14 ms for 1,000 jobs), so it is found for all at once, and while more
-than `LONG` wait it is held for a second: who is 700th does not see the difference. A job that was submitted within that
-second stands behind all others until it is over.
+than `LONG` wait it is held for a second: who is 700th does not see the difference. A job that was submitted meanwhile
+stands behind all others until it is over. Submissions themselves take a ranking that is up to ten seconds old: at 100 a
+second one in a hundred would else wait for a new one.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from db import ledger
 
 LONG: Final = 100
 HELD_S: Final = 1.0
+HELD_FOR_NEW_S: Final = 10.0
 
 
 @dataclass(slots=True)
@@ -27,22 +29,21 @@ class _Ranking:
     at: float
     places: dict[str, int]
 
-    @property
-    def current(self) -> bool:
-        return len(self.places) > LONG and time.monotonic() < self.at + HELD_S
+    def current(self, held_s: float) -> bool:
+        return len(self.places) > LONG and time.monotonic() < self.at + held_s
 
 
 _rankings: Final[WeakKeyDictionary[Engine | Connection, _Ranking]] = WeakKeyDictionary()
 """By database: one for each pool of connections."""
 
 
-def queue_places(session: Session, job_ids: Sequence[str]) -> dict[str, int]:
-    """The places of these waiting jobs; 1 is next. One that is being started may have none."""
+def queue_places(session: Session, job_ids: Sequence[str], *, new: bool = False) -> dict[str, int]:
+    """The places of these waiting jobs, which may be `new` ones; 1 is next. One that is being started may have none."""
     if not job_ids:
         return {}
     database = session.get_bind()
     ranking = _rankings.get(database)
-    if ranking is None or not ranking.current:
+    if ranking is None or not ranking.current(HELD_FOR_NEW_S if new else HELD_S):
         if ranking is not None:
             ranking.at = time.monotonic()  # whoever asks while this one ranks is given the old places
         ranking = _rankings[database] = _Ranking(time.monotonic(), ledger.places(session))

@@ -6,6 +6,8 @@ import dataclasses
 import hashlib
 import json
 import math
+from functools import lru_cache, partial
+from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -16,12 +18,12 @@ from api.job_parts import ProblemRef
 from api.job_schemas import DryRun, Job, JobBody, ProblemChoice
 from api.job_views import job_view
 from api.problem_schemas import outlined
-from db import audit, budgets, jobs
+from db import budgets, jobs
 from db.admissions import ProblemRefused, current_admission, raise_if_refused
 from db.audit import Actor
-from db.budgets import BudgetSpent, check_key, check_quotas
+from db.budgets import BudgetSpent, check_submission, lock_limited
 from db.storable import storable_json
-from db.vocabulary import AuditAction, Proposer, target_queue
+from db.vocabulary import Proposer, target_queue
 from db.workers import live_workers
 from problems.catalog import Outline, ProblemError, bundled, outline
 
@@ -107,9 +109,11 @@ def rerun(session: Session, job_id: str, key: str | None, actor: Actor) -> tuple
 def _created(
     session: Session, new: jobs.NewJob, idempotency: jobs.IdempotencyKey | None, actor: Actor
 ) -> tuple[Job, bool]:
+    allow = None
+    if lock_limited(session, new.key_id):  # before anything else of the submission is: its requests take turns
+        allow = partial(check_submission, session, new.key_id, models=bool(new.models))
     try:
-        check_key(session, new.key_id, models=bool(new.models))
-        created = jobs.create_job(session, new, idempotency, check_quotas)
+        created = jobs.create_job(session, new, idempotency, allow, actor)
     except jobs.IdempotencyMismatch as error:
         raise KeyReused from error
     except ProblemRefused as error:
@@ -118,9 +122,6 @@ def _created(
         raise BudgetUsed(str(error)) from error
     except budgets.QuotaUsed as error:
         raise QuotaUsed(str(error), headers={"Retry-After": str(math.ceil(error.retry_s))}) from error
-    if not created.replayed:
-        what = {"problem": new.problem_name, "hardware": new.hardware, "language": new.language}
-        audit.note(session, actor, AuditAction.JOB_SUBMIT, created.job.id, what)
     return job_view(session, created.job, new=not created.replayed), created.replayed
 
 
@@ -136,7 +137,7 @@ def new_job(body: JobBody, problem: Outline, key_id: str | None = None) -> jobs.
         problem_hash=problem.source_hash,
         problem_name=problem.name,
         problem_source=problem.source,
-        problem_spec=storable_json(dataclasses.asdict(problem.spec)),
+        problem_spec=_spec(problem),
         hardware=body.target.hardware,
         language=body.target.language,
         budget_candidates=body.budget.candidates,
@@ -158,6 +159,21 @@ def new_job(body: JobBody, problem: Outline, key_id: str | None = None) -> jobs.
         certify=body.certify,
         key_id=key_id,
     )
+
+
+def _spec(problem: Outline) -> dict[str, Any]:
+    known = bundled().get(problem.name)
+    return _bundled_spec(problem.name) if known is problem else _stored(problem)
+
+
+@lru_cache(maxsize=256)
+def _bundled_spec(name: str) -> dict[str, Any]:
+    return _stored(bundled()[name])
+
+
+def _stored(problem: Outline) -> dict[str, Any]:
+    stored: dict[str, Any] = storable_json(dataclasses.asdict(problem.spec))
+    return stored
 
 
 def _refused(error: ProblemRefused) -> Refused:

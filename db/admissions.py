@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from db.models import Admission, Work
 from db.vocabulary import AdmissionVerdict, WorkKind, WorkState
-from db.workers import device_facts
 
 JUDGE_FACT = "judge"
 """The key, among a device's facts, of the hash of the judge that serves it."""
@@ -32,11 +31,25 @@ def refusal(reason: str | None) -> str:
     return f"the problem cannot be judged: {reason or 'it was refused'}"
 
 
-_NEWEST: Final = (
+# One journey, as every submission asks: the judge's hash by the worker that was heard last, then its finding.
+_CURRENT: Final = (
     select(Admission)
-    .where(Admission.problem_hash == bindparam("problem"), Admission.hardware == bindparam("hardware"))
-    .order_by(Admission.created_at.desc(), Admission.id.desc())
-    .limit(1)
+    .from_statement(
+        text(
+            """
+            SELECT admissions.*
+            FROM admissions
+            LEFT JOIN (
+                SELECT device ->> :fact AS judge FROM workers
+                WHERE hardware = :hardware AND device <> '{}' ORDER BY heartbeat_at DESC LIMIT 1
+            ) AS heard ON true
+            WHERE problem_hash = :problem AND hardware = :hardware AND (heard.judge IS NULL OR judge_hash = heard.judge)
+            ORDER BY created_at DESC, id DESC
+            LIMIT 1
+            """
+        ).bindparams(fact=JUDGE_FACT)
+    )
+    .execution_options(populate_existing=True)
 )
 
 
@@ -50,10 +63,7 @@ def find_admission(session: Session, problem_hash: str, hardware: str, judge_has
 
 def current_admission(session: Session, problem_hash: str, hardware: str) -> Admission | None:
     """What the judge in service found, or the newest finding of all when no worker of this hardware was ever heard."""
-    judge_hash = device_facts(session, hardware).get(JUDGE_FACT)
-    if isinstance(judge_hash, str):
-        return find_admission(session, problem_hash, hardware, judge_hash)
-    return session.scalars(_NEWEST, {"problem": problem_hash, "hardware": hardware}).one_or_none()
+    return session.scalars(_CURRENT, {"problem": problem_hash, "hardware": hardware}).one_or_none()
 
 
 def raise_if_refused(admission: Admission | None) -> None:

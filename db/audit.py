@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from sqlalchemy import bindparam, select, text
@@ -25,6 +25,10 @@ class Actor:
     key_id: str | None = None
     address: str | None = None
     request_id: str | None = None
+
+    def entry(self, action: AuditAction, data: Mapping[str, Any]) -> dict[str, Any]:
+        """The columns of an entry that is stored in one statement with its subject (`db.creating`)."""
+        return asdict(self) | {"action": action.value, "data": storable_json(dict(data))}
 
 
 CLI = Actor(address="cli")

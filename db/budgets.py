@@ -113,22 +113,27 @@ def key_over(session: Session, key_id: str | None, *, models: bool = True) -> st
     return next((name for name, cap in caps.items() if cap is not None and getattr(spent, name) >= cap), None)
 
 
-def check_key(session: Session, key_id: str | None, *, models: bool = True) -> None:
-    """Before a call of this key, or a job (with `models` or without). Locks the key until the transaction ends.
+def lock_limited(session: Session, key_id: str | None) -> bool:
+    """Lock a key that has caps or quotas until the transaction ends; whether it has.
 
-    A key without caps and quotas is not locked: its requests would wait for each other, and have nothing to count.
-    Lock order: the job, then its key. Raises BudgetSpent.
+    One without is not locked: its requests would wait for each other, and have nothing to count.
     """
-    if key_id is None or session.scalar(_LOCK_LIMITED, {"key_id": key_id}) is None:
-        return
-    over = key_over(session, key_id, models=models)
-    if over is not None:
-        raise BudgetSpent(over, of_key=True)
+    return key_id is not None and session.scalar(_LOCK_LIMITED, {"key_id": key_id}) is not None
 
 
-def check_quotas(session: Session, key_id: str | None) -> None:
-    """Before a key's next job, under the lock that `check_key` took. Raises QuotaUsed."""
-    key = None if key_id is None else session.scalar(_WITH_QUOTAS, {"key_id": key_id})
+def check_key(session: Session, key_id: str | None, *, models: bool = True) -> None:
+    """Before a call of this key, which is locked. Lock order: the job, then its key. Raises BudgetSpent."""
+    if lock_limited(session, key_id):
+        _check_caps(session, key_id, models=models)
+
+
+def check_submission(session: Session, key_id: str | None, *, models: bool) -> None:
+    """Before a key's next job, with `models` or without, under the lock of `lock_limited`.
+
+    Raises BudgetSpent, QuotaUsed.
+    """
+    _check_caps(session, key_id, models=models)
+    key = session.scalar(_WITH_QUOTAS, {"key_id": key_id})
     if key is None:
         return
     if key.budget_jobs is not None and jobs_in_flight(session, key.id) >= key.budget_jobs:
@@ -141,6 +146,12 @@ def check_quotas(session: Session, key_id: str | None) -> None:
     ).one()
     if count >= key.budget_jobs_per_day:
         raise QuotaUsed("jobs_per_day", key.budget_jobs_per_day, max(_DAY.total_seconds() - float(oldest_s or 0), 1.0))
+
+
+def _check_caps(session: Session, key_id: str | None, *, models: bool) -> None:
+    over = key_over(session, key_id, models=models)
+    if over is not None:
+        raise BudgetSpent(over, of_key=True)
 
 
 def jobs_in_flight(session: Session, key_id: str) -> int:

@@ -140,6 +140,11 @@ def enqueue(
     return work_id
 
 
+def first_work(kind: WorkKind, queue: str) -> dict[str, Any]:
+    """The columns of a unit of work that is stored in one statement with its job (`db.creating`)."""
+    return {"id": new_id("work"), "kind": kind.value, "queue": queue, "max_attempts": MAX_ATTEMPTS[kind]}
+
+
 def leave_doorbell(session: Session, doorbell: Doorbell) -> None:
     """Remember to ring after the commit. Outside agents hear no bell: they ask."""
     if doorbell.queue == QUEUE_ASK:
