@@ -6,7 +6,7 @@ A ring that fails is no failure of the request: the work is a row, and the reape
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import structlog
@@ -30,18 +30,23 @@ class Doorbell:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="doorbell")
         self._waiting = 0
 
-    def ring_soon(self, work_id: str, queue: str, kind: str) -> None:
-        """Ring for a unit of work that is committed. Must be called on the event loop."""
+    def ring_soon(self, bells: Sequence[tuple[str, str, str]]) -> None:
+        """Ring for units of work that are committed (work id, queue, kind). Must be called on the event loop."""
+        if not bells:
+            return
         if self._waiting >= _MOST_WAITING:
-            log.warning("doorbell.busy", work_id=work_id, waiting=self._waiting)
+            log.warning("doorbell.busy", work_id=bells[0][0], waiting=self._waiting)
             return
         self._waiting += 1
-        rung = asyncio.get_running_loop().run_in_executor(self._threads, self._ring, work_id, queue, kind)
+        rung = asyncio.get_running_loop().run_in_executor(self._threads, self._ring_all, bells)
         rung.add_done_callback(self._done)
 
     def close(self) -> None:
         """Forget what was not rung yet; the reaper will ring."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _ring_all(self, bells: Sequence[tuple[str, str, str]]) -> bool:
+        return all(self._ring(*bell) for bell in bells)  # Redis is away after the first that is lost
 
     def _done(self, rung: asyncio.Future[bool]) -> None:
         self._waiting -= 1

@@ -80,7 +80,10 @@ async def submit_job(
     prefer: Annotated[str | None, Header(description="wait=N: answer when the job ends, at most 60 s")] = None,
 ) -> Job | DryRun:
     """Store a job and ring for a worker. The same Idempotency-Key with the same body answers the first job again."""
-    problem = await asyncio.to_thread(submission.resolve, body.problem, body.target.hardware)
+    if body.problem.source is None:
+        problem = submission.resolve(body.problem, body.target.hardware)
+    else:  # parsing takes milliseconds
+        problem = await asyncio.to_thread(submission.resolve, body.problem, body.target.hardware)
     if dry_run:
         response.status_code = 200
         return await store.read(submission.dry_run, body, problem)

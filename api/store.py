@@ -43,6 +43,5 @@ class Store:
             async with session.begin():
                 result = await session.run_sync(change, *args, **kwargs)
             doorbells = take_doorbells(session.sync_session)
-        for doorbell in doorbells:
-            self._doorbell.ring_soon(*doorbell)
+        self._doorbell.ring_soon(doorbells)
         return result
