@@ -66,7 +66,8 @@ def _shared() -> list[Processor]:
 
 def _renderer(format: LogFormat) -> list[Processor]:
     if format == "console" or (format == "auto" and sys.stderr.isatty()):
-        return [structlog.dev.ConsoleRenderer()]
+        # Its own choice shows the local variables of every frame: tokens, passwords and whole prompts are among them.
+        return [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
 
 
