@@ -30,6 +30,7 @@ _QUIET: Final = (
     "celery.worker.strategy",
     "httpx",
     "httpcore",
+    "openai",  # at DEBUG it says every prompt
     "LiteLLM",
     "alembic.runtime.plugins",
     "uvicorn.access",

@@ -61,7 +61,7 @@ def spellings(secret: str) -> set[bytes]:
 
 
 def found_in(secrets: Mapping[str, str], what: bytes) -> list[str]:
-    """Which of them are in it."""
+    """Which of them are in it, by their names."""
     return [name for name, secret in secrets.items() if any(each in what for each in spellings(secret))]
 
 
@@ -98,7 +98,7 @@ class Processes:
     """By pid and environment: the command line, which secrets are in it, and which in the environment."""
 
     @contextmanager
-    def watched(self, every_s: float = 0.05) -> Iterator[None]:
+    def watched(self, every_s: float = 0.2) -> Iterator[None]:
         """Look until the block ends."""
         done = threading.Event()
 

@@ -63,7 +63,7 @@ class ModelNew(torch.nn.Module):
     pass
 """
 
-pytestmark = pytest.mark.exhaustive
+pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
@@ -102,11 +102,11 @@ def test_a_planted_secret_is_nowhere_but_in_its_store(guarded: Guarded) -> None:
         rotated = http.post(f"/v1/webhooks/{made['webhook']['id']}/rotate").json()
         secrets |= {"webhook": rotated["secret"].removeprefix("whsec_"), "webhook before": old}
         by_key = {"Authorization": f"Bearer {secrets['key']}"}
-        job = http.post("/v1/jobs", json=body(5, models=[MODEL], problem=OWN), headers=by_key).json()
+        job = http.post("/v1/jobs", json=body(4, models=[MODEL], problem=OWN), headers=by_key).json()
         _knock(http)
         guarded.wait_for_event(job["id"], "candidate.evaluating")
         _without_servers(guarded, http, by_key)
-        guarded.finished(job["id"])
+        guarded.finished(job["id"], patience_s=600)
         until(lambda: len(receiver.got) > 0, "the webhook was tried")
         candidates = [row[0] for row in guarded.rows("SELECT id FROM candidates WHERE state = 'evaluated'")]
         names = {
