@@ -96,7 +96,9 @@ def test_a_planted_secret_is_nowhere_but_in_its_store(guarded: Guarded) -> None:
         guarded.model(*echo, api_key=None, api_key_env=LLM_VARIABLE) as provider,
         processes.watched(),
     ):
-        made = http.post("/v1/webhooks", json={"url": receiver.url, "types": ["job.created", "job.finished"]}).json()
+        made = http.post(
+            "/v1/webhooks", json={"url": receiver.url, "types": ["job.created", "job.finished"], "jobs": "all"}
+        ).json()
         secrets["webhook"] = made["secret"].removeprefix("whsec_")
         old = secrets["webhook"]
         rotated = http.post(f"/v1/webhooks/{made['webhook']['id']}/rotate").json()
