@@ -1,5 +1,5 @@
-"""No tracked file holds what looks like a key of somebody's. It knows shapes of keys, and no password by its looks; it does
-not read the history."""
+"""No tracked file holds what looks like a key of somebody's. It knows shapes of keys, and no password by its looks,
+and does not read the history."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from cli.embedded.valkey import EmbeddedValkey
 from db import keys
 from db.settings import Settings
 from db.vocabulary import Scope
-from tests.integration.api.conftest import DATABASE, Bells
+from tests.integration.api.conftest import BODY, DATABASE, Bells
 from tests.integration.api.routes import MOUNTED, routes_of
 from tests.integration.api.server import serving
 
@@ -300,3 +300,22 @@ def test_what_has_an_owner_is_not_there_for_other_keys(http: httpx2.Client, head
                 body = {"json": {}} if right.method in ("POST", "PATCH") else {}
                 assert http.request(right.method, target, headers=who, **body).status_code in (200, 202), target
     assert http.delete(f"/v1/webhooks/{hook}", headers=mine).json()["deleted"] is True
+
+
+def test_an_idempotency_key_is_its_owners_alone(http: httpx2.Client, headers: Headers) -> None:
+    """Nobody is handed another's job for it, or kept from using it."""
+
+    def submit(who: str, **changes: int) -> httpx2.Response:
+        sent = {**headers[who], "Idempotency-Key": "nightly"}
+        return http.post("/v1/jobs", headers=sent, json={**BODY, **changes})
+
+    first, other, changed = submit("mine"), submit("other"), submit("admin", seed=1)
+    assert [each.status_code for each in (first, other, changed)] == [202] * 3
+    assert len({each.json()["id"] for each in (first, other, changed)}) == 3
+    assert submit("mine").json()["id"] == first.json()["id"]
+    assert submit("mine", seed=1).status_code == 422
+    again = [
+        http.post(f"/v1/jobs/{first.json()['id']}/rerun", headers={**headers[who], "Idempotency-Key": "again"})
+        for who in ("mine", "other", "mine")
+    ]
+    assert again[0].json()["id"] == again[2].json()["id"] != again[1].json()["id"]
