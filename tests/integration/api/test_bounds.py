@@ -128,8 +128,8 @@ def test_no_page_is_larger_than_its_bound(http: httpx2.Client, path: str) -> Non
 
 @pytest.mark.parametrize(
     "begun",
-    [b"", b"\r\n", b"GET /v1/jo", GET, GET + b"X-Slow: a"],
-    ids=["nothing", "a blank line", "half a target", "half a head", "half a header"],
+    [b"", b"\r\n", GET + b"X-Slow: a"],
+    ids=["nothing", "a blank line", "half a header"],
 )
 def test_a_head_that_does_not_come_ends_the_connection(hasty_url: str, begun: bytes) -> None:
     found, document = send(hasty_url, begun)

@@ -23,6 +23,9 @@ from tests.integration.api.server import serving
 PATIENCE_S = 20.0
 
 
+pytestmark = pytest.mark.exhaustive
+
+
 @pytest.fixture
 def own_valkey(tmp_path: Path) -> Iterator[EmbeddedValkey]:
     with EmbeddedValkey(tmp_path / "valkey") as server:
