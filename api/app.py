@@ -1,7 +1,7 @@
 """The application: what it is made of, and what lives as long as it does.
 
     python -m api --port 8080
-    uvicorn --factory api.app:create_app
+    uvicorn --factory --http api.connections:BoundedProtocol api.app:create_app
 
 Both need KERNELWRIGHT_DATABASE_URL and KERNELWRIGHT_REDIS_URL; `kernelwright up` runs it with servers of its own.
 """
