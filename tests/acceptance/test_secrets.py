@@ -8,6 +8,7 @@ import re
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -178,3 +179,15 @@ def _check_processes(processes: Processes, guarded: Guarded) -> None:
         may |= {"metrics"} if re.search(r"cli\.serve|worker\.exporter", words) else set()
         may |= {"llm"} if "--queues llm" in words else set()
         assert held <= may, (words, held)
+
+
+@pytest.mark.parametrize(
+    "spelled", ["{}", "Bearer {}", "redis://:{}@h", "eDpwbGFudGVkL3NlY3JldC0x", "planted%2Fsecret-1"]
+)
+def test_what_searches_sees_a_secret_however_it_is_spelled(tmp_path: Path, spelled: str) -> None:
+    """As it is, in a URL, as the password of a login in base64."""
+    secrets = {"it": "planted/secret-1", "another": "planted/secret-2"}
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "a.log").write_bytes(b"\xff" + spelled.format("planted/secret-1").encode() + b"\n")
+    assert found_in_files(secrets, tmp_path, set()) == ["it in deep/a.log"]
+    assert found_in_files(secrets, tmp_path, {tmp_path / "deep"}) == []
