@@ -10,6 +10,7 @@ import sys
 
 import uvicorn
 
+from api.connections import BoundedProtocol
 from db import tracing
 from db.settings import Settings, SettingsError, check_bind
 
@@ -37,6 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     uvicorn.run(
         "api.app:create_app",
         factory=True,
+        http=BoundedProtocol,
         host=chosen.host,
         port=chosen.port,
         uds=chosen.uds,

@@ -1,7 +1,7 @@
 """The application: what it is made of, and what lives as long as it does.
 
     python -m api --port 8080
-    uvicorn --factory api.app:create_app
+    uvicorn --factory --http api.connections:BoundedProtocol api.app:create_app
 
 Both need KERNELWRIGHT_DATABASE_URL and KERNELWRIGHT_REDIS_URL; `kernelwright up` runs it with servers of its own.
 """
@@ -50,6 +50,7 @@ from api.middleware import FrontMiddleware
 from api.pages import site
 from api.shutdown import release_on_signal
 from api.store import Store
+from api.streams import Streams
 from api.tails import Tails
 from db import tracing
 from db.logging import configure_logging
@@ -157,7 +158,9 @@ async def _services(settings: Settings, ring: Ring) -> AsyncIterator[Services]:
     running = asyncio.create_task(feed.run(), name="feed")
     running.add_done_callback(_feed_ended)
     try:
-        yield Services(settings, store, feed, doorbell, limiter, identities, Tails(store))
+        yield Services(
+            settings, store, feed, doorbell, limiter, identities, Tails(store), Streams(settings.streams_per_key)
+        )
     finally:
         await limiter.close()
         await feed.stop()

@@ -13,6 +13,7 @@ from api.feed import Feed
 from api.identities import Identities
 from api.limiting import Limiter
 from api.store import Store
+from api.streams import Streams
 from api.tails import Tails
 from db.audit import Actor
 from db.settings import Settings
@@ -29,6 +30,7 @@ class Services:
     limiter: Limiter
     identities: Identities
     tails: Tails
+    streams: Streams
 
 
 # All of these are coroutines although none waits: FastAPI runs any other function in a thread, which takes ten times as

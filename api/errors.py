@@ -20,11 +20,13 @@
     │   └── JobEnded  NotAsking  StaleToken  ToldBefore  WorkerGone  NotPackable
     ├── BodyTooLarge      413
     ├── NotJson           415      a body that does not say that it is JSON
+    ├── BrokenRequest 400  TooSlow 408  TargetTooLong 414  HeadTooLarge 431   before a route is found: api.connections
     ├── Invalid           422      fields or parameters at fault, each with a pointer
     │   ├── KeyReused     422      an Idempotency-Key that was used for another body
     │   └── Refused       422      a problem that the judge has refused on this hardware
     ├── QuotaUsed         429      too many jobs of this key, in flight or within a day
     ├── TooManyRequests   429      more requests than a key, or an address without one, may send in a time
+    │   └── TooManyStreams         more event streams than a key may hold open
     ├── Internal          500      a fault of ours; what it was stays in the server's log
     └── Unavailable       503      the database cannot be reached now
         └── NotReady      503      what /readyz found missing
@@ -177,6 +179,13 @@ class TooManyRequests(ApiError):
     status = 429
     title = "Too many requests"
     slug = "too-many-requests"
+
+
+class TooManyStreams(TooManyRequests):
+    """Too many event streams of this key are open here: end one, or poll with ?wait=."""
+
+    title = "Too many streams"
+    slug = "too-many-streams"
 
 
 class NotFound(ApiError):

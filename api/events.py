@@ -12,8 +12,8 @@ from pydantic import Field
 from sqlalchemy.orm import Session
 
 from api import examples
-from api.deps import Services, ServicesDep, known_parameters
-from api.errors import UnknownJob
+from api.deps import KeyDep, Services, ServicesDep, known_parameters
+from api.errors import TooManyStreams, UnknownJob
 from api.event_schemas import EventPage, event
 from api.negotiation import negotiate
 from api.openapi import answers, example
@@ -43,11 +43,12 @@ LastEventId = Annotated[str, Field(pattern=r"^[0-9]{1,18}$")]
     "/v1/jobs/{job_id}/events",
     summary="Read or follow a job's events",
     response_model=EventPage,
-    responses=answers({200: _SEEN, 204: _OVER}, UnknownJob),
+    responses=answers({200: _SEEN, 204: _OVER}, UnknownJob, TooManyStreams),
 )
 async def list_events(
     job_id: str,
     services: ServicesDep,
+    key_id: KeyDep,
     after: Annotated[int, Query(ge=0, le=_MOST_SEQ, description="the last seq already seen")] = 0,
     limit: Annotated[int, Query(ge=1, le=1000, description="of a page")] = 100,
     accept: Annotated[str | None, Header()] = None,
@@ -60,16 +61,18 @@ async def list_events(
     first = await services.store.read(read_batch, job_id, after)
     if first.ended and not first.frames and last_event_id is not None:
         return Response(status_code=204)
-    return EventSourceResponse(_stream(services, job_id, after), headers=_STREAM_HEADERS)
+    services.streams.check(key_id)
+    return EventSourceResponse(_stream(services, job_id, after, key_id), headers=_STREAM_HEADERS)
 
 
 # nginx would hold back a stream until its buffer is full.
 _STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no", "Vary": "Accept"}
 
 
-async def _stream(services: Services, job_id: str, after: int) -> AsyncIterator[bytes]:
+async def _stream(services: Services, job_id: str, after: int, key_id: str | None) -> AsyncIterator[bytes]:
     """What is new is sent at once, and what follows it within `PACE_S` together."""
-    with services.feed.watch(job_id) as watch, services.tails.follow(job_id) as tail:
+    counted = services.streams.counted(key_id)
+    with counted, services.feed.watch(job_id) as watch, services.tails.follow(job_id) as tail:
         while True:
             mark = watch.mark()
             batch = await tail.after(after, mark)

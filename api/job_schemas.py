@@ -15,6 +15,7 @@ from api.problem_schemas import ProblemOutline
 from api.schemas import Body, Resource, Text, UsdIn, UtcTime
 from api.targets import HARDWARE_PATTERN, hardware_for, is_hardware, languages_for
 from db.vocabulary import JobState, Language, SearchPolicy, StopReason
+from search.model_names import MAX_NAME, NotAModelName, check_model_name
 
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$"
 # No colon: the filter `label=key:value` splits at the first one.
@@ -147,7 +148,16 @@ def _labels(labels: dict[str, str]) -> dict[str, str]:
 LabelKey = Annotated[str, Field(pattern=LABEL_KEY_PATTERN)]
 LabelValue = Annotated[Text, Field(max_length=256)]
 Labels = Annotated[dict[LabelKey, LabelValue], AfterValidator(_labels)]
-ModelName = Annotated[Text, Field(pattern=r"^\S+$", max_length=200)]
+
+
+def _model_name(name: str) -> str:
+    try:
+        return check_model_name(name)
+    except NotAModelName as error:
+        raise PydanticCustomError("model", "{why}", {"why": str(error)}) from error
+
+
+ModelName = Annotated[Text, Field(pattern=r"^\S+$", max_length=MAX_NAME), AfterValidator(_model_name)]
 
 
 class JobFields(Body):

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api import spans
@@ -65,6 +65,8 @@ class FrontMiddleware:
             await self._app(scope, receive, exchange.send)
         except ApiError as error:
             await exchange.answer(receive, error)
+        except ClientDisconnect:
+            log.info("request.abandoned", method=scope["method"], path=scope["path"])
         except Exception:
             # The API's boundary: the trace goes to the log, never to the client.
             log.exception("request.failed", method=scope["method"], path=scope["path"])

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Final, Protocol
 
 from cli.embedded.home import last_words, open_log
 from cli.errors import CliError
@@ -171,12 +171,17 @@ class Step:
         self.program.stop()
 
 
+_NOBODYS: Final = frozenset({"KERNELWRIGHT_KEY", "KERNELWRIGHT_METRICS_TOKEN"})
+"""What whoever starts us may have beside the keys of providers: who needs it is given it by name, in `extra`."""
+
+
 def own_environment(extra: Mapping[str, str], *, secrets: bool) -> dict[str, str]:
     """Our environment for a child of ours, with `extra`. Without `secrets` the keys of model providers stay behind.
 
     Only the process that calls models needs them, and only what a process does not have cannot leak from it.
     """
-    env = {name: value for name, value in os.environ.items() if secrets or not _is_secret(name)}
+    given = {name: value for name, value in os.environ.items() if name not in _NOBODYS}
+    env = {name: value for name, value in given.items() if secrets or not _is_secret(name)}
     root = Path(__file__).parent.parent
     if root.name not in ("site-packages", "dist-packages"):
         # Run from a checkout: children must find the same packages, wherever their working folder is.

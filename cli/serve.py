@@ -10,12 +10,16 @@ import sys
 
 import uvicorn
 
+from api.connections import BoundedProtocol
+
 APP = "api.app:create_app"
 
 
 def main(descriptor: int) -> None:
     """Serve until SIGTERM."""
-    config = uvicorn.Config(APP, factory=True, log_config=None, timeout_graceful_shutdown=5)
+    config = uvicorn.Config(
+        APP, factory=True, http=BoundedProtocol, log_config=None, server_header=False, timeout_graceful_shutdown=5
+    )
     with socket.socket(fileno=descriptor) as listener:
         uvicorn.Server(config).run(sockets=[listener])
 

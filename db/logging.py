@@ -30,6 +30,7 @@ _QUIET: Final = (
     "celery.worker.strategy",
     "httpx",
     "httpcore",
+    "openai",  # at DEBUG it says every prompt
     "LiteLLM",
     "alembic.runtime.plugins",
     "uvicorn.access",
@@ -66,7 +67,8 @@ def _shared() -> list[Processor]:
 
 def _renderer(format: LogFormat) -> list[Processor]:
     if format == "console" or (format == "auto" and sys.stderr.isatty()):
-        return [structlog.dev.ConsoleRenderer()]
+        # Its own choice shows the local variables of every frame: tokens, passwords and whole prompts are among them.
+        return [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
 
 

@@ -33,7 +33,10 @@ def make_engine(
     """A synchronous engine. `pooled=False` opens a connection per use: for code that may fork between uses."""
     pool: dict[str, Any] = {"pool_size": pool_size, "max_overflow": 5} if pooled else {"poolclass": NullPool}
     engine = create_engine(
-        sqlalchemy_url(url), connect_args=_connect_args(application_name, statement_timeout_s), **pool
+        sqlalchemy_url(url),
+        hide_parameters=True,  # what a statement was given (secrets, prompts, sources) is in no error and so in no log
+        connect_args=_connect_args(application_name, statement_timeout_s),
+        **pool,
     )
     if pooled:
         _ping_when_idle(engine)
@@ -62,6 +65,7 @@ def make_async_engine(
         sqlalchemy_url(url),
         pool_size=pool_size,
         max_overflow=10,
+        hide_parameters=True,
         isolation_level="AUTOCOMMIT" if read_only else "READ COMMITTED",
         connect_args=_connect_args(application_name, statement_timeout_s, read_only),
     )

@@ -43,7 +43,9 @@ class NoAuth(SettingsError):
 class Settings(BaseSettings):
     """What a process must know before it can start. Both URLs are secrets: they may carry passwords."""
 
-    model_config = SettingsConfigDict(env_prefix="KERNELWRIGHT_", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="KERNELWRIGHT_", extra="ignore", frozen=True, hide_input_in_errors=True
+    )
 
     home: Path = Path("~/.kernelwright")
     """Where the embedded servers, the build cache and the logs live."""
@@ -57,6 +59,9 @@ class Settings(BaseSettings):
     """Requests of one key; empty: any number. On loopback without a key nothing is limited."""
     rate_limit_address: str = Field(default="300/minute", pattern=_RATE)
     """Requests of one address that have no usable key, before they are refused as too many."""
+    streams_per_key: int = Field(default=200, ge=0)
+    """Event streams that one key may hold open at each server of the API; 0: any number. On loopback without a key
+    nothing is limited."""
     log_level: str = "INFO"
     """DEBUG, INFO, WARNING or ERROR."""
     log_format: Literal["auto", "json", "console"] = "auto"

@@ -66,7 +66,7 @@ def _response(model: str, texts: Sequence[str], options: ModelOptions, timeout_s
             **{name: value for name, value in given.items() if value is not None} | extra,
         )
     except openai.OpenAIError as error:
-        failure = failure_of(error, keys_of(options))
+        failure = failure_of(error, options)
         if failure.status in REFUSED_STATUS:
             raise TextsRefused(str(failure), retryable=False, status=failure.status) from error
         raise failure from error

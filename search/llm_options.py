@@ -30,7 +30,7 @@ class LlmSettingsError(ValueError):
 class ModelOptions(BaseModel):
     """What is particular to one model. What is not set is left to litellm and the provider."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     api_base: str | None = None
     """Where it is served, as an OpenAI-compatible address with its version: http://host:8000/v1."""
@@ -60,10 +60,14 @@ class ModelOptions(BaseModel):
         return base.model_copy(update={name: getattr(self, name) for name in self.model_fields_set})
 
 
+# An error says what is wrong and where, and quotes nothing: there are keys in it.
+_MODELS = TypeAdapter(dict[str, ModelOptions], config=ConfigDict(hide_input_in_errors=True))
+
+
 class LlmOptions(BaseModel):
     """Time limits for all models, and what is particular to some."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     timeout_s: float = Field(300.0, gt=0)
     """For one request. A large reasoning model takes minutes for a kernel."""
@@ -84,8 +88,8 @@ class LlmOptions(BaseModel):
         }
         try:
             models = environment.get(PREFIX + "MODELS", "").strip() or "{}"
-            text = models if models.startswith("{") else Path(models).read_text()
-            values["models"] = TypeAdapter(dict[str, ModelOptions]).validate_json(text)
+            text = models if "{" in models else Path(models).read_text()
+            values["models"] = _MODELS.validate_json(text)
             return cls.model_validate(values)
         except (ValidationError, OSError) as error:
             raise LlmSettingsError(str(error)) from error

@@ -9,6 +9,7 @@ import asyncio
 import importlib
 import math
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from functools import lru_cache
 from typing import Any
 
 from search.llm_options import ModelOptions
+from search.model_names import NotAModelName, check_model_name
 from search.pricing import Tokens, cost_of
 from search.retrying import ProviderFailure
 
@@ -26,6 +28,7 @@ MAX_ERROR = 500
 MAX_TOKENS = 2**31
 """A count above this is nonsense, and would not fit the ledger."""
 
+_SECRET_NAME = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS)(?:_|$)", re.IGNORECASE)
 SHORTEST_SECRET = 8
 """Characters. A dummy key such as `none` is a word of error messages too."""
 
@@ -51,6 +54,10 @@ class Reply:
 
 def ask(model: str, messages: list[dict[str, str]], options: ModelOptions, timeout_s: float) -> Reply:
     """One request, no retries. Raises ProviderFailure for what the provider does, LitellmMissing without litellm."""
+    try:
+        check_model_name(model)
+    except NotAModelName as error:
+        raise ProviderFailure(f"{model} {error}", retryable=False) from error
     litellm, openai = load_litellm(), importlib.import_module("openai")
     # After an answer litellm runs a coroutine. Where the thread has no event loop it would have asyncio make one (until
     # Python 3.13), which nobody closes; told that there is none it takes `asyncio.run`.
@@ -65,8 +72,9 @@ def ask(model: str, messages: list[dict[str, str]], options: ModelOptions, timeo
             **_arguments(options),
         )
     except openai.OpenAIError as error:  # the base of all that litellm raises
-        raise failure_of(error, keys_of(options)) from error
+        raise failure_of(error, options) from error
     text, finish_reason = _content(response)
+    text = None if text is None else redacted(text, options)
     tokens = tokens_of(response, text)
     cost_usd, cost_source = cost_of(litellm, model, options, response, tokens)
     return Reply(text, finish_reason, tokens, cost_usd, cost_source)
@@ -108,6 +116,17 @@ def keys_of(options: ModelOptions) -> list[str]:
     return [key] if key else []
 
 
+def redacted(text: str, options: ModelOptions) -> str:
+    """The text without keys: some providers and gateways quote them, and what they say is stored and shown."""
+    further = {**os.environ, **{name: str(value) for name, value in options.extra.items()}}
+    secrets = [*keys_of(options), *(value for name, value in further.items() if _SECRET_NAME.search(name))]
+    # The longest first: one may begin with another.
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= SHORTEST_SECRET:
+            text = text.replace(secret, "***")
+    return text
+
+
 def _content(response: Any) -> tuple[str | None, str | None]:
     """The answer's text and why it ended."""
     try:
@@ -137,24 +156,15 @@ def _count(usage: Any, name: str) -> int | None:
     return value if isinstance(value, int) and 0 <= value < MAX_TOKENS else None
 
 
-def failure_of(error: Any, secrets: list[str]) -> ProviderFailure:
+def failure_of(error: Any, options: ModelOptions) -> ProviderFailure:
     """What the client under litellm raised, without secrets, and whether asking again may help."""
     status = getattr(error, "status_code", None)
-    message = _redacted(" ".join(str(error).partition("Traceback (")[0].split()), secrets)
+    message = redacted(" ".join(str(error).partition("Traceback (")[0].split()), options)[:MAX_ERROR]
     if type(error).__name__ == "ContentPolicyViolationError":
         return ContentFiltered(message, retryable=False, status=status)
     # A missing key comes as a 500 from the client itself; waiting will not bring one.
     retryable = "Missing credentials" not in message and (status is None or status >= 500 or status in RETRYABLE_STATUS)
     return ProviderFailure(message, retryable=retryable, status=status, retry_after_s=_retry_after_s(_headers(error)))
-
-
-def _redacted(message: str, secrets: list[str]) -> str:
-    """The message without keys: some providers quote them, and errors are stored and shown."""
-    environment = [value for name, value in os.environ.items() if name.endswith("_API_KEY")]
-    for secret in secrets + environment:
-        if len(secret) >= SHORTEST_SECRET:
-            message = message.replace(secret, "***")
-    return message[:MAX_ERROR]
 
 
 def _headers(error: Any) -> Mapping[str, str]:

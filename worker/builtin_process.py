@@ -22,7 +22,7 @@ from worker.briefing import Brief
 
 DEADLINE_S: Final = 300.0
 """A compiler seed takes Inductor 20 s on two cores, and up to some minutes for a large reference on a busy machine."""
-_KEPT: Final = (
+KEPT: Final = (
     "PATH",
     "HOME",
     "LANG",
@@ -119,7 +119,7 @@ def _kill_session(process: subprocess.Popen[str]) -> None:
 
 
 def _environment(home: Path) -> dict[str, str]:
-    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    kept = {name: os.environ[name] for name in KEPT if name in os.environ}
     root = str(Path(__file__).resolve().parents[1])
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     return kept | {"KERNELWRIGHT_HOME": str(home), "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}

@@ -26,6 +26,7 @@ from db.session import make_engine, make_sessions
 from db.settings import get_settings
 from db.vocabulary import WorkerState, queue_hardware
 from worker import runtime
+from worker.builtin_process import KEPT
 from worker.judge.timing.device_state import DeviceState, DeviceWatch
 from worker.judge.version import judge_hash
 
@@ -125,13 +126,20 @@ def describe(hardware: str, timeout_s: float = DESCRIBE_S) -> dict[str, Any]:
     """
     command = [sys.executable, "-m", "worker.profile.device", hardware]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=True)
+        done = subprocess.run(
+            command, env=_environment(), capture_output=True, text=True, timeout=timeout_s, check=True
+        )
         facts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except subprocess.CalledProcessError as error:
         return _undescribed(hardware, str(error.stderr)[-500:])
     except (subprocess.TimeoutExpired, ValueError, IndexError) as error:
         return _undescribed(hardware, str(error))
     return facts
+
+
+def _environment() -> dict[str, str]:
+    """What it takes to find torch, compilers and the device; no passwords, which this process has."""
+    return {name: os.environ[name] for name in (*KEPT, "CUDA_PATH", "PYTHONPATH") if name in os.environ}
 
 
 def _undescribed(hardware: str, error: str) -> dict[str, Any]:

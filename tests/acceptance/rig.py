@@ -53,7 +53,8 @@ class Deployment:
             stack.enter_context(self.valkey)
             migrate(self.postgres.url)
             self.collector = stack.enter_context(Collector())
-            self.database: Engine = create_engine(self.postgres.url, pool_pre_ping=True)
+            self._set_passwords()
+            self.database: Engine = create_engine(self.database_url, pool_pre_ping=True)
             stack.callback(self.database.dispose)
             stack.callback(self._stop_programs)
             self._start_programs(stack)
@@ -64,6 +65,19 @@ class Deployment:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    @property
+    def database_url(self) -> str:
+        """Where the programs find Postgres."""
+        return self.postgres.url
+
+    @property
+    def redis_url(self) -> str:
+        """Where they find Valkey."""
+        return self.valkey.url
+
+    def _set_passwords(self) -> None:
+        """Nothing: the embedded servers are reached by their sockets, which are closed to others."""
 
     def _start_programs(self, stack: ExitStack) -> None:
         listener = stack.enter_context(listen("127.0.0.1", 0))
@@ -84,8 +98,8 @@ class Deployment:
     def _environment(self) -> dict[str, str]:
         return {
             "KERNELWRIGHT_HOME": str(self.home),
-            "KERNELWRIGHT_DATABASE_URL": self.postgres.url,
-            "KERNELWRIGHT_REDIS_URL": self.valkey.url,
+            "KERNELWRIGHT_DATABASE_URL": self.database_url,
+            "KERNELWRIGHT_REDIS_URL": self.redis_url,
             "KERNELWRIGHT_LEASE_S": str(LEASE_S),
             "KERNELWRIGHT_RENEW_S": "0.5",
             "KERNELWRIGHT_TUNE_CONFIGURATIONS": "2",

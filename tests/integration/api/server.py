@@ -11,16 +11,18 @@ from contextlib import contextmanager
 import uvicorn
 from fastapi import FastAPI
 
+from api.connections import BoundedProtocol
+
 START_S = 20.0
 
 
 @contextmanager
-def serving(app: FastAPI) -> Iterator[str]:
+def serving(app: FastAPI, protocol: type[BoundedProtocol] = BoundedProtocol) -> Iterator[str]:
     """Serve the application; yields its base URL."""
     # With the protocol named, asyncio turns Nagle off; else a small answer waits 40 ms for an acknowledgement.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
-        config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2)
+        config = uvicorn.Config(app, http=protocol, log_config=None, access_log=False, timeout_graceful_shutdown=2)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="api")
         thread.start()

@@ -310,3 +310,35 @@ def test_the_server_runs_as_a_process_of_its_own(served: tuple[subprocess.Popen[
         assert len(json.load(asked)) == 3
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=10) == 0
+
+
+@pytest.mark.parametrize("model", ["huggingface/{url}", "oobabooga/{url}"])
+def test_a_name_that_names_a_server_is_not_asked(monkeypatch: pytest.MonkeyPatch, waits: Waits, model: str) -> None:
+    """litellm would ask that very server, and show it the operator's key."""
+    monkeypatch.setenv("HUGGINGFACE_API_KEY", KEY)
+    with FakeOpenAI([Answer(content="here I am", repeat=True)]) as server:
+        proposer = LlmProposer(LlmOptions(), clock=waits.clock, sleep=waits.sleep, dice=random.Random(0))
+        call = proposer.call(request(model=model.format(url=server.base_url)))
+        assert server.requests == []
+    assert call.attempts == 1 and "is no model's name" in str(call.error)
+
+
+@pytest.mark.parametrize("source", ["own key", "environment", "extra"])
+def test_what_a_provider_quotes_of_a_key_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch, waits: Waits, source: str
+) -> None:
+    """In an error and in an answer alike."""
+    secret = {"own key": KEY, "environment": "hf-planted-secret", "extra": "aws-planted-secret"}[source]
+    monkeypatch.setenv("HF_TOKEN", "hf-planted-secret")
+    quoting = f"you sent {secret}, did you not"
+    for answer in (Answer(status=403, error=quoting), Answer(content=quoting)):
+        with FakeOpenAI([answer]) as server:
+            given = {
+                "api_base": server.base_url,
+                "api_key": KEY,
+                "extra": {"aws_secret_access_key": "aws-planted-secret"},
+            }
+            options = LlmOptions.model_validate({"models": {"*": given}})
+            call = LlmProposer(options, clock=waits.clock, sleep=waits.sleep, dice=random.Random(0)).call(request())
+        said = str(call.answer) + str(call.error)
+        assert secret not in said and "you sent ***, did you not" in said

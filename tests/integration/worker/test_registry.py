@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 
+import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -78,6 +80,20 @@ def test_joining_describes_the_device_and_names_the_runtime(configured: Settings
     registry.leave()
     registry.leave()
     assert rows(sessions)[0].state == "gone"
+
+
+def test_what_describes_the_device_is_given_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELWRIGHT_DATABASE_URL", "postgresql://u:planted@h/db")
+    monkeypatch.setenv("OPENAI_API_KEY", "planted")
+    given: list[dict[str, str]] = []
+
+    def run(command: list[str], *, env: dict[str, str], **options: object) -> subprocess.CompletedProcess[str]:
+        given.append(env)
+        return subprocess.CompletedProcess(command, 0, "{}", "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert registry.describe("cpu") == {}
+    assert "PATH" in given[0] and "planted" not in str(given)
 
 
 def test_a_worker_without_hardware_describes_nothing(configured: Settings, sessions: Sessions) -> None:

@@ -48,6 +48,15 @@ def test_only_the_process_that_calls_models_gets_their_keys(monkeypatch: pytest.
         assert program.env["KERNELWRIGHT_HOME"] == "/h"
 
 
+def test_what_a_person_has_for_the_api_and_for_scrapes_is_handed_on_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELWRIGHT_KEY", "kw_live_mine")
+    monkeypatch.setenv("KERNELWRIGHT_METRICS_TOKEN", "scrape")
+    for program in programs(monkeypatch).values():
+        assert not {"kw_live_mine", "scrape"} & set(program.env.values()), program.name
+    named = own_environment({"KERNELWRIGHT_METRICS_TOKEN": "scrape"}, secrets=False)
+    assert named["KERNELWRIGHT_METRICS_TOKEN"] == "scrape"
+
+
 def test_variables_that_only_sound_like_secrets_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEYBOARD", "us")
     assert own_environment({}, secrets=False)["KEYBOARD"] == "us"

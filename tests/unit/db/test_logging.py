@@ -10,7 +10,7 @@ import pytest
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from db.logging import configure_logging
+from db.logging import LogFormat, configure_logging
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +52,23 @@ def test_a_traceback_is_a_field(capsys: pytest.CaptureFixture[str]) -> None:
     except RuntimeError:
         structlog.get_logger("x").exception("work.failed")
     assert "RuntimeError: it broke" in json.loads(capsys.readouterr().err)["exception"]
+
+
+@pytest.mark.parametrize("format", ["json", "console"])
+def test_a_traceback_does_not_show_what_the_variables_held(
+    capsys: pytest.CaptureFixture[str], format: LogFormat
+) -> None:
+    def fail(token: str) -> None:
+        raise RuntimeError(f"it broke at {len(token)}")
+
+    configure_logging("DEBUG", format)
+    try:
+        fail("kw_live_" + "x" * 43)
+    except RuntimeError:
+        structlog.get_logger("x").exception("work.failed")
+    said = capsys.readouterr().err
+    assert "it broke at 51" in said and "in fail" in said
+    assert "x" * 8 not in said
 
 
 def test_the_level_holds_and_auto_is_json_off_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from decimal import Decimal
 from pathlib import Path
 
@@ -36,6 +37,24 @@ def test_settings_come_from_the_environment_or_a_file(tmp_path: Path) -> None:
 
 def test_keys_do_not_show() -> None:
     assert "sk-shared" not in repr(LlmOptions.from_environment({"KERNELWRIGHT_LLM_MODELS": MODELS}))
+
+
+@pytest.mark.parametrize(
+    "models",
+    [
+        '{"m": {"api_key": "sk-canary-1", "timeout_s": "sk-canary-2"}}',
+        '{"m": {"api_key": ["sk-canary-1"]}}',
+        '{"m": "sk-canary-1"}',
+        '{"m": {"api_key": "sk-canary-1"}',
+        '[{"api_key": "sk-canary-1"}]',
+        '"m": {"api_key": "sk-canary-1"}',
+    ],
+)
+def test_what_is_wrong_with_the_models_is_said_without_quoting_them(models: str) -> None:
+    with pytest.raises(LlmSettingsError) as refused:
+        LlmOptions.from_environment({"KERNELWRIGHT_LLM_MODELS": models})
+    assert "sk-canary" not in str(refused.value)
+    assert re.search("valid|JSON", str(refused.value))
 
 
 @pytest.mark.parametrize(
