@@ -179,12 +179,13 @@ def _create(
     """The job, or None when another request has taken the idempotency key meanwhile."""
     about = {"problem": new.problem_name, "hardware": new.hardware, "language": new.language}
     told = [{"type": EventType.JOB_CREATED.value, "data": about}]
-    work = [ledger.first_work(WorkKind.ADVANCE, QUEUE_CONTROL)]
+    work = []
     if known is not None:
         told.append({"type": EventType.PROBLEM_ADMITTED.value, "data": admitted_data(known, reused=True)})
     elif new.admit:
         # Before any proposal of this job, so that it is the first that a free worker of this hardware takes.
-        work.insert(0, ledger.first_work(WorkKind.ADMIT, target_queue(new.hardware)))
+        work.append(ledger.first_work(WorkKind.ADMIT, target_queue(new.hardware)))
+    work.append(ledger.first_work(WorkKind.ADVANCE, QUEUE_CONTROL))
     job_id = new_id("job")
     parameters = {
         "key": None if idempotency is None else idempotency.key,
