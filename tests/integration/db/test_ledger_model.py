@@ -178,7 +178,7 @@ class LedgerMachine(RuleBasedStateMachine):
     # --- what holders do, those that no longer hold included ---
 
     def a_claim(self, data: st.DataObject) -> Claim:
-        """Mostly one that holds. After its lease ran out a zombie may go on; after its work was taken back it may not."""
+        """Mostly one that holds. A zombie may go on after its lease ran out, but not after its work was taken back."""
         holding = [claim for claim in self.claims if self.look_up(claim)[1]]
         zombie = data.draw(st.sampled_from([False, False, False, True]))
         return data.draw(st.sampled_from(self.claims if zombie or not holding else holding))
