@@ -66,7 +66,9 @@ def _shared() -> list[Processor]:
 
 def _renderer(format: LogFormat) -> list[Processor]:
     if format == "console" or (format == "auto" and sys.stderr.isatty()):
-        return [structlog.dev.ConsoleRenderer()]
+        # As it comes it prints the locals of every frame: keys, prompts, the values of a statement.
+        without_locals = structlog.dev.RichTracebackFormatter(show_locals=False)
+        return [structlog.dev.ConsoleRenderer(exception_formatter=without_locals)]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
 
 
