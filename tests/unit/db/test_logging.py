@@ -74,8 +74,8 @@ def test_a_traceback_shows_no_locals(capsys: pytest.CaptureFixture[str], format:
     configure_logging("INFO", format)
     key = "-".join(["a", "canary"])  # so that no line of source has it
     try:
-        raise RuntimeError(f"it broke after {len(key)} characters")
+        raise RuntimeError("it broke" if key else "")
     except RuntimeError:
         structlog.get_logger("x").exception("work.failed")
     logged = capsys.readouterr().err
-    assert "it broke after 8 characters" in logged and "a-canary" not in logged
+    assert "it broke" in logged and "a-canary" not in logged
