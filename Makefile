@@ -1,4 +1,4 @@
-# make demo | up | test | test-exhaustive | browser | lint | redteam | bench-judge | bench-endurance | bench-policy | fuzz-api | load | clean-venv
+# make demo | up | test | test-exhaustive | browser | lint | redteam | bench-judge | bench-endurance | bench-policy | fuzz-api | mutations | load | clean-venv
 #
 # Everything runs in one virtual environment, .venv, made at the first call and reused: the stamp in it is older than the
 # lock or pyproject.toml exactly when something has to be installed.
@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help demo up test test-exhaustive browser lint redteam bench-judge bench-endurance bench-policy fuzz-api load format install
-.PHONY: clean-venv
+.PHONY: mutations clean-venv
 
 help:
 	@echo "make demo   watch one real search, from a REST call to a verified faster kernel (no GPU, no key needed)"
@@ -27,6 +27,7 @@ help:
 	@echo "make bench-endurance   a job under kill -9 of every process beside the same job in peace (QUICK=1: 20 candidates)"
 	@echo "make bench-policy   search policies at equal budgets on recorded pools, and what each lever is worth (QUICK=1: under 5 minutes)"
 	@echo "make fuzz-api   every operation of the API before 10,000 generated requests, right and wrong ones (QUICK=1: 4,000)"
+	@echo "make mutations   the ledger's SQL broken in 40 ways, one at a time, and which test notices (3 minutes)"
 	@echo "make load   submits, polls, watchers, doorbells and dashboards before a million stored candidates (QUICK=1: 100,000)"
 	@echo "make lint   ruff, mypy --strict, the import contracts, the container files"
 
@@ -68,6 +69,10 @@ bench-endurance: $(STAMP)
 # Plots too, where matplotlib is installed: make bench-policy BENCH_ARGS="--plots docs/img"
 bench-policy: $(STAMP)
 	$(BIN)/python -m benchmarks.policy $(if $(QUICK),--quick) --out policy-figures.json $(BENCH_ARGS)
+
+# Each mutation in processes and with a Postgres of its own: 3 minutes on two idle cores.
+mutations: $(STAMP)
+	$(BIN)/python -m tests.mutations $(MUTATIONS_ARGS)
 
 fuzz-api: $(STAMP)
 	$(BIN)/python -m tests.fuzz $(if $(QUICK),--quick) $(FUZZ_ARGS)

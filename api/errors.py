@@ -29,6 +29,7 @@
     │   └── TooManyStreams         more event streams than a key may hold open
     ├── Internal          500      a fault of ours; what it was stays in the server's log
     └── Unavailable       503      the database cannot be reached now
+        ├── TooSlow       503      the database did not answer in time
         └── NotReady      503      what /readyz found missing
 
 An answer is application/problem+json (RFC 9457): {type, title, status, detail, instance, request_id, errors}.
@@ -451,6 +452,14 @@ class Unavailable(ApiError):
 
     def __init__(self, detail: str | None = None, *, errors: Sequence[FieldError] = ()) -> None:
         super().__init__(detail, errors=errors, headers={"Retry-After": "2"})
+
+
+class TooSlow(Unavailable):
+    """The database did not answer this in time: it is busy, or another change to the same thing takes long. Nothing was
+    stored; try again in a few seconds, and if it happens again ask for less (a filter, a smaller `limit`)."""
+
+    title = "Too slow"
+    slug = "too-slow"
 
 
 class NotReady(Unavailable):

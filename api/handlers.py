@@ -6,16 +6,17 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import psycopg.errors
 import structlog
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
-from sqlalchemy.exc import DataError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DataError, DBAPIError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.errors import MEDIA_TYPE, ApiError, BrokenJson, FieldError, Invalid, Unavailable, from_status
+from api.errors import MEDIA_TYPE, ApiError, BrokenJson, FieldError, Invalid, TooSlow, Unavailable, from_status
 from api.pages.refusals import refusal, wants_page
 
 log = structlog.get_logger("api")
@@ -25,7 +26,15 @@ _PLACES = {"body": "#", "query": "?", "path": "path:", "header": "header:"}
 
 
 DATABASE_AWAY = (OperationalError, InterfaceError, PoolTimeout)
-"""What is raised while the database cannot be reached."""
+"""What is raised while the database cannot be reached, or does not answer in time."""
+_TOO_SLOW = (
+    psycopg.errors.QueryCanceled,
+    psycopg.errors.LockNotAvailable,
+    psycopg.errors.DeadlockDetected,
+    psycopg.errors.IdleInTransactionSessionTimeout,
+    PoolTimeout,
+)
+"""Of these the causes that a time limit of ours, or of Postgres, has ended."""
 
 
 def install(app: FastAPI) -> None:
@@ -35,6 +44,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _http_exception)
     for kind in DATABASE_AWAY:
         app.add_exception_handler(kind, _database_error)
+    app.add_exception_handler(InternalError, _aborted)
     app.add_exception_handler(DataError, _unstorable)
     app.add_exception_handler(UnicodeEncodeError, _unstorable)
 
@@ -119,8 +129,18 @@ async def _database_error(request: Request, error: Exception) -> Response:
     return answer(request, unavailable(error, request.url.path))
 
 
+async def _aborted(request: Request, error: Exception) -> Response:
+    """Of what the driver calls internal only the end of a transaction that lay idle is no fault of ours to look for."""
+    if isinstance(error, DBAPIError) and isinstance(error.orig, _TOO_SLOW):
+        return await _database_error(request, error)
+    raise error
+
+
 def unavailable(error: Exception, where: str) -> Unavailable:
-    """The answer while the database is away; why goes to the log, never to the client."""
+    """The answer while the database is away or too slow; why goes to the log, never to the client."""
     cause = error.orig if isinstance(error, DBAPIError) else error
+    if isinstance(cause, _TOO_SLOW):
+        log.warning("database.too_slow", why=str(cause).partition("\n")[0], path=where)
+        return TooSlow()
     log.warning("database.unavailable", why=str(cause), path=where)
     return Unavailable()

@@ -20,6 +20,7 @@ from api.errors import (
     ProblemDocument,
     Responses,
     TooManyRequests,
+    TooSlow,
     Unavailable,
     UnknownKey,
     responses,
@@ -40,7 +41,7 @@ TAGS = [
     {"name": "health", "description": "For load balancers and orchestrators."},
 ]
 
-COMMON_RESPONSES = responses(Invalid, Unavailable, Internal)
+COMMON_RESPONSES = responses(Invalid, Unavailable, TooSlow, Internal)
 """What any operation may answer."""
 
 

@@ -217,7 +217,8 @@ def _reject(session: Session, candidate: Candidate, failure: str, detail: str | 
     session.flush()
     data = {"candidate_id": candidate.id, "ordinal": candidate.ordinal, "failure": failure, "detail": detail}
     events.append(session, candidate.job_id, EventType.CANDIDATE_REJECTED, data)
-    jobs.enqueue_advance(session, candidate.job_id)
+    job = jobs.fetch_job(session, candidate.job_id)
+    jobs.enqueue_advance(session, job.id, priority=job.priority)
 
 
 def start_evaluation(session: Session, claim: Claim) -> Candidate:

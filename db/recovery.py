@@ -106,7 +106,7 @@ def _bury(session: Session, kind: WorkKind, job_id: str, candidate_id: str | Non
     if kind is WorkKind.LEARN:
         return
     if kind in (WorkKind.ADMIT, WorkKind.CERTIFY):
-        jobs.enqueue_advance(session, job_id)
+        jobs.enqueue_advance(session, job_id, priority=session.get_one(Job, job_id).priority)
     elif kind is WorkKind.ADVANCE or candidate_id is None:
         jobs.finish_job(session, job_id, StopReason.ERROR, f"the search could not advance: {error}")
     elif kind is WorkKind.PROPOSE:

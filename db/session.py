@@ -16,7 +16,11 @@ from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 from db.settings import sqlalchemy_url
 
 API_STATEMENT_TIMEOUT_S = 5
+API_LOCK_TIMEOUT_S = 4
+"""Shorter than its statements may take, so that the log tells one that waits from one that works."""
 WORKER_STATEMENT_TIMEOUT_S = 60
+WORKER_LOCK_TIMEOUT_S = 30
+"""What holds a row or a job that long has hung; the work is taken up again after its lease."""
 IDLE_IN_TRANSACTION_TIMEOUT_S = 60
 CONNECT_TIMEOUT_S = 5
 PING_AFTER_S = 1.0
@@ -27,17 +31,15 @@ def make_engine(
     application_name: str,
     *,
     statement_timeout_s: float = WORKER_STATEMENT_TIMEOUT_S,
+    lock_timeout_s: float = WORKER_LOCK_TIMEOUT_S,
     pool_size: int = 5,
     pooled: bool = True,
 ) -> Engine:
     """A synchronous engine. `pooled=False` opens a connection per use: for code that may fork between uses."""
     pool: dict[str, Any] = {"pool_size": pool_size, "max_overflow": 5} if pooled else {"poolclass": NullPool}
-    engine = create_engine(
-        sqlalchemy_url(url),
-        hide_parameters=True,  # what a statement was given (secrets, prompts, sources) is in no error and so in no log
-        connect_args=_connect_args(application_name, statement_timeout_s),
-        **pool,
-    )
+    connect_args = _connect_args(application_name, statement_timeout_s, lock_timeout_s)
+    # What a statement was given (secrets, prompts, sources) is in no error and so in no log.
+    engine = create_engine(sqlalchemy_url(url), connect_args=connect_args, hide_parameters=True, **pool)
     if pooled:
         _ping_when_idle(engine)
     return engine
@@ -53,6 +55,7 @@ def make_async_engine(
     application_name: str,
     *,
     statement_timeout_s: float = API_STATEMENT_TIMEOUT_S,
+    lock_timeout_s: float = API_LOCK_TIMEOUT_S,
     pool_size: int = 10,
     read_only: bool = False,
 ) -> AsyncEngine:
@@ -67,7 +70,7 @@ def make_async_engine(
         max_overflow=10,
         hide_parameters=True,
         isolation_level="AUTOCOMMIT" if read_only else "READ COMMITTED",
-        connect_args=_connect_args(application_name, statement_timeout_s, read_only),
+        connect_args=_connect_args(application_name, statement_timeout_s, lock_timeout_s, read_only),
     )
     _ping_when_idle(engine.sync_engine)
     return engine
@@ -98,9 +101,12 @@ def _ping_when_idle(engine: Engine) -> None:
             raise DisconnectionError from error
 
 
-def _connect_args(application_name: str, statement_timeout_s: float, read_only: bool = False) -> dict[str, Any]:
+def _connect_args(
+    application_name: str, statement_timeout_s: float, lock_timeout_s: float, read_only: bool = False
+) -> dict[str, Any]:
     options = {
         "statement_timeout": round(statement_timeout_s * 1000),
+        "lock_timeout": round(lock_timeout_s * 1000),
         "idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION_TIMEOUT_S * 1000,
         "timezone": "UTC",
         "default_transaction_read_only": "on" if read_only else "off",

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, ParamSpec
 
 import structlog
+from sqlalchemy.exc import DBAPIError
 from structlog.contextvars import bound_contextvars
 
 from db import ledger, meanings, outbox, recovery, requests, tracing, workers
@@ -103,9 +104,17 @@ def _give_back(here: Runtime, claim: Claim, error: Exception) -> None:
     delay_s = min(MAX_BACKOFF_S, 2.0**claim.attempt)
     try:
         with here.transaction() as session:
-            recovery.give_back(session, claim, f"{type(error).__name__}: {error}", delay_s=delay_s)
+            recovery.give_back(session, claim, _told(error), delay_s=delay_s)
     except Fenced:
         log.warning("work.fenced")
+
+
+def _told(error: Exception) -> str:
+    """What the job's events say of a failure. Of a statement that failed only why: not its SQL, which is ours."""
+    if isinstance(error, DBAPIError):
+        why = str(error.orig).partition("\n")[0]
+        return f"{type(error).__name__}: {why}"
+    return f"{type(error).__name__}: {error}"
 
 
 def _task(name: str, **options: Any) -> Callable[[Callable[P, None]], Callable[P, None]]:

@@ -10,11 +10,11 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from db import candidates, jobs
+from db import candidates, jobs, recovery
 from db.candidates import Proposed, Sort
 from db.ledger import Fenced
 from db.paging import InvalidCursor
-from db.vocabulary import Failure, StopReason, WorkKind
+from db.vocabulary import Failure, StopReason, WorkKind, WorkState
 from tests.support.ledger import (
     claim_kind,
     evaluate,
@@ -221,3 +221,21 @@ def test_a_proposal_stays_out_when_its_job_has_ended(sessions: Sessions) -> None
         jobs.finish_job(session, job.id, StopReason.BUDGET_WALL)
     with pytest.raises(Fenced), sessions.begin() as session:
         candidates.store_proposal(session, claim, Proposed("x = 1", source_hash="h"), queue="cpu")
+
+
+@pytest.mark.parametrize("end", ["rejected", "buried"])
+def test_an_urgent_job_stays_urgent_after_a_proposal_that_made_nothing(sessions: Sessions, end: str) -> None:
+    """Its advance would wait behind all other jobs, and what wakes it later adds no other."""
+    job = make_job(sessions, priority=5)
+    claim_kind(sessions, WorkKind.ADVANCE)
+    make_candidates(sessions, job)
+    claim = claim_kind(sessions, WorkKind.PROPOSE)
+    with sessions.begin() as session:
+        if end == "rejected":
+            candidates.reject_candidate(session, claim, "no_code")
+        else:
+            session.execute(text("UPDATE work SET max_attempts = 1 WHERE kind = 'propose'"))
+            assert recovery.give_back(session, claim, "it broke") is WorkState.DEAD
+    with sessions.begin() as session:
+        queued = session.execute(text("SELECT priority FROM work WHERE kind = 'advance' AND state = 'queued'"))
+        assert queued.scalars().all() == [5]

@@ -86,6 +86,29 @@ def json_lines() -> Iterator[None]:
     structlog.reset_defaults()
 
 
+def test_a_statement_that_runs_away_gives_the_work_back_and_shows_neither_sql_nor_values(
+    here: Runtime, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
+    canary = "-".join(["a", "canary"])  # so that no line of source has it
+
+    def run_away(here: Runtime, claim: Claim) -> None:
+        with here.transaction() as session:
+            session.execute(text("SET LOCAL statement_timeout = '100ms'"))
+            session.execute(text("SELECT pg_sleep(60), CAST(:value AS text)"), {"value": canary})
+
+    monkeypatch.setattr(tasks, "HANDLERS", {WorkKind.ADVANCE: run_away})
+    make_job(here.sessions)
+    request.getfixturevalue("json_lines")
+    tasks.serve("")
+    with here.sessions.begin() as session:
+        row = session.execute(text("SELECT state, error FROM work")).one()
+        told = session.execute(text("SELECT data->>'error' FROM events WHERE type = 'work.returned'")).scalar_one()
+    assert tuple(row) == ("queued", "OperationalError: canceling statement due to statement timeout")
+    assert told == row.error
+    logged = capsys.readouterr().err
+    assert "pg_sleep" in logged and canary not in logged
+
+
 def test_every_line_of_a_work_names_its_job_and_candidate_whoever_writes_it(
     here: Runtime, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:

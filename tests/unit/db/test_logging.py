@@ -84,3 +84,15 @@ def test_a_person_reads_no_json(capsys: pytest.CaptureFixture[str]) -> None:
     line = capsys.readouterr().err
     assert "job.advanced" in line
     assert not line.startswith("{")
+
+
+@pytest.mark.parametrize("format", ["console", "json"])
+def test_a_traceback_shows_no_locals(capsys: pytest.CaptureFixture[str], format: str) -> None:
+    configure_logging("INFO", format)
+    key = "-".join(["a", "canary"])  # so that no line of source has it
+    try:
+        raise RuntimeError("it broke" if key else "")
+    except RuntimeError:
+        structlog.get_logger("x").exception("work.failed")
+    logged = capsys.readouterr().err
+    assert "it broke" in logged and "a-canary" not in logged
