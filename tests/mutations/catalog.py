@@ -261,11 +261,18 @@ MUTATIONS: Final = (
         _of("test_events", "test_a_reader_that_pages_while_many_write_misses_nothing"),
     ),
     Mutation(
-        "no lock of the idempotency key",
-        "db/jobs.py",
-        "SELECT pg_advisory_xact_lock(hashtextextended('idempotency ' || :key, 0))",
-        "SELECT :key",
+        "an idempotency key that the second request takes over",
+        "db/creating.sql create",
+        "WHERE idempotency_keys.created_at <= now() - make_interval(secs => :ttl_s)",
+        "",
         _of("test_races", "test_the_second_of_two_requests_with_one_key_waits_for_the_first"),
+    ),
+    Mutation(
+        "an idempotency key that never ends",
+        "db/creating.sql known",
+        "AND created_at > now() - make_interval(secs => :ttl_s)",
+        "",
+        _of("test_jobs", "test_another_body_under_the_key_is_refused_until_the_key_is_a_day_old"),
     ),
     Mutation(
         "a call beyond the budget",
