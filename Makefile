@@ -27,7 +27,7 @@ help:
 	@echo "make bench-endurance   a job under kill -9 of every process beside the same job in peace (QUICK=1: 20 candidates)"
 	@echo "make bench-policy   search policies at equal budgets on recorded pools, and what each lever is worth (QUICK=1: under 5 minutes)"
 	@echo "make fuzz-api   every operation of the API before 10,000 generated requests, right and wrong ones (QUICK=1: 4,000)"
-	@echo "make mutations   the ledger's SQL broken in 40 ways, one at a time, and which test notices (3 minutes)"
+	@echo "make mutations   the ledger's SQL broken in 39 ways, one at a time, and which test notices (minutes)"
 	@echo "make load   submits, polls, watchers, doorbells and dashboards before a million stored candidates (QUICK=1: 100,000)"
 	@echo "make lint   ruff, mypy --strict, the import contracts, the container files"
 
@@ -70,7 +70,7 @@ bench-endurance: $(STAMP)
 bench-policy: $(STAMP)
 	$(BIN)/python -m benchmarks.policy $(if $(QUICK),--quick) --out policy-figures.json $(BENCH_ARGS)
 
-# Each mutation in processes and with a Postgres of its own: 3 minutes on two idle cores.
+# Each mutation in a process and with a Postgres of its own: 15 minutes on two cores with three times as much to do.
 mutations: $(STAMP)
 	$(BIN)/python -m tests.mutations $(MUTATIONS_ARGS)
 
