@@ -25,6 +25,7 @@ from worker.languages import INPUT, BuildError, CompilerKilled, Language, Toolch
 from worker.runner import kernelwright, sandbox
 
 _COPY_BYTES = 1 << 20
+_MAX_REASON = 2000
 # Nobody's processes are counted together, runners' included: a fork bomb in one of those (512) must not fail a build.
 _PROCESSES = 4096
 _HEADERS = ("/usr/include", "/usr/local", "/usr/share")
@@ -123,7 +124,10 @@ def _build_confined(request: Request, tool: Language, answer_fd: int, *, isolate
     os.environ["TMPDIR"] = os.environ["HOME"] = scratch
     resource.setrlimit(resource.RLIMIT_CPU, (request.cpu_s, request.cpu_s))
     sandbox.confine(confinement, scratch)
-    answer = _answer(request, tool, Path(scratch))
+    try:
+        answer = _answer(request, tool, Path(scratch))
+    except Exception as failure:  # noqa: BLE001 - from here on it is the source's doing, and says nothing of the sandbox
+        answer = Answer("killed", f"the build failed: {type(failure).__name__}: {failure}"[:_MAX_REASON])
     os.write(answer_fd, answer.to_json().encode())
     return 0
 

@@ -20,6 +20,8 @@ from typing import Any
 
 MAX_MESSAGE_BYTES = 4 << 20
 MAX_FDS = 8
+MAX_DEPTH = 32
+"""Of lists and objects in each other. What is deeper makes `str`, `==` and their like raise RecursionError later."""
 _LENGTH = struct.Struct("!I")
 BELL = struct.Struct("!BBHHI")  # command, flags, count, evictions before a chain, number (slot, result or nonce)
 
@@ -42,19 +44,29 @@ class PeerTimeout(Exception):
     """The peer did not answer within its time limit."""
 
 
-def send_message(sock: socket.socket, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
-    """Send one JSON object, with file descriptors attached to its first byte. Raises PeerClosed."""
+def send_message(
+    sock: socket.socket, message: dict[str, Any], fds: tuple[int, ...] = (), timeout_s: float | None = None
+) -> None:
+    """Send one JSON object, with file descriptors attached to its first byte.
+
+    Raises PeerClosed, and PeerTimeout when the peer reads nothing for `timeout_s` seconds while its buffer is full.
+    """
     body = json.dumps(message, separators=(",", ":")).encode()
     if len(body) > MAX_MESSAGE_BYTES:
         raise ProtocolError(f"message of {len(body)} bytes is over the limit of {MAX_MESSAGE_BYTES}")
     data = _LENGTH.pack(len(body)) + body
     ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+    sock.settimeout(timeout_s)
     try:
         sent = sock.sendmsg([data], ancillary)
         if sent < len(data):
             sock.sendall(data[sent:])
+    except TimeoutError as full:
+        raise PeerTimeout("the peer does not read") from full
     except (BrokenPipeError, ConnectionResetError) as gone:
         raise PeerClosed("connection closed while sending") from gone
+    finally:
+        sock.settimeout(None)
 
 
 def receive_message(sock: socket.socket, timeout_s: float | None = None) -> tuple[dict[str, Any], list[int]]:
@@ -63,30 +75,57 @@ def receive_message(sock: socket.socket, timeout_s: float | None = None) -> tupl
     Raises PeerClosed, PeerTimeout after `timeout_s` seconds for the whole message, or ProtocolError.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    head, fds = _receive_exactly(sock, _LENGTH.size, deadline, want_fds=True)
-    (length,) = _LENGTH.unpack(head)
-    if length > MAX_MESSAGE_BYTES:
-        raise ProtocolError(f"the peer announced {length} bytes; the limit is {MAX_MESSAGE_BYTES}")
-    body, more = _receive_exactly(sock, length, deadline, want_fds=False)
+    fds: list[int] = []
     try:
-        message = json.loads(body)
+        (length,) = _LENGTH.unpack(_receive_exactly(sock, _LENGTH.size, deadline, fds))
+        if length > MAX_MESSAGE_BYTES:
+            raise ProtocolError(f"the peer announced {length} bytes; the limit is {MAX_MESSAGE_BYTES}")
+        return parsed(_receive_exactly(sock, length, deadline, None)), fds
+    except BaseException:
+        close_all(fds)  # nobody else knows of them: each refused message would leave some open in the judge
+        raise
+
+
+def parsed(body: bytes) -> dict[str, Any]:
+    """The JSON object that a message's body holds. Raises ProtocolError for all else."""
+    try:
+        message = json.loads(body, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as broken:
         raise ProtocolError("the peer sent something that is not JSON") from broken
     if not isinstance(message, dict):
         raise ProtocolError("the peer sent JSON that is not an object")
-    return message, fds + more
+    if _deeper_than(message, MAX_DEPTH):
+        raise ProtocolError(f"the peer sent JSON that is nested deeper than {MAX_DEPTH} levels")
+    return message
 
 
-def _receive_exactly(
-    sock: socket.socket, size: int, deadline: float | None, *, want_fds: bool
-) -> tuple[bytes, list[int]]:
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _deeper_than(value: Any, limit: int) -> bool:
+    """Level by level and not by recursion: how deep it is, is the peer's choice."""
+    level = [value]
+    for _depth in range(limit + 1):
+        level = [
+            item
+            for outer in level
+            if isinstance(outer, dict | list)
+            for item in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _receive_exactly(sock: socket.socket, size: int, deadline: float | None, fds: list[int] | None) -> bytes:
+    """So many bytes; descriptors that come with them are put into `fds`, where there is one."""
     chunks: list[bytes] = []
-    fds: list[int] = []
     missing = size
     while missing:
         _wait_readable(sock, deadline)
         try:
-            if want_fds:
+            if fds is not None:
                 chunk, ancillary, _flags, _addr = sock.recvmsg(missing, socket.CMSG_SPACE(MAX_FDS * 4))
                 fds += _descriptors(ancillary)
             else:
@@ -97,7 +136,7 @@ def _receive_exactly(
             raise PeerClosed("connection closed")
         chunks.append(chunk)
         missing -= len(chunk)
-    return b"".join(chunks), fds
+    return b"".join(chunks)
 
 
 def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
@@ -114,8 +153,15 @@ def _wait_readable(sock: socket.socket, deadline: float | None) -> None:
     if deadline is None:
         return
     left = deadline - time.monotonic()
-    if left <= 0 or not select.select([sock], [], [], left)[0]:
+    if left <= 0 or not _readable(sock, left):
         raise PeerTimeout("no answer within the time limit")
+
+
+def _readable(sock: socket.socket, timeout_s: float) -> bool:
+    """By poll(2): select(2) knows no descriptor above 1023, and a judge may have more."""
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1e3))
 
 
 def ring_bell(
@@ -144,7 +190,7 @@ def spin(sock: socket.socket, size: int, limit_s: float) -> bytes | None:
 
 def refuse_surplus(sock: socket.socket) -> None:
     """Raise ProtocolError when an answer waits that nobody asked for."""
-    if select.select([sock], [], [], 0)[0]:
+    if _readable(sock, 0):
         raise ProtocolError("an answer to the bell came that nobody asked for")
 
 
@@ -153,7 +199,7 @@ def await_bell(sock: socket.socket, timeout_s: float, *, spin_s: float = 0.0) ->
     try:
         answer = spin(sock, 1, spin_s)
         if answer is None:
-            if not select.select([sock], [], [], timeout_s)[0]:
+            if not _readable(sock, timeout_s):
                 raise PeerTimeout("no answer within the time limit")
             answer = sock.recv(1)
     except ConnectionResetError as gone:

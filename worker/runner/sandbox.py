@@ -14,6 +14,7 @@ Runs between fork and the candidate, in a process with one thread; everything he
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
 import signal
@@ -28,6 +29,8 @@ from worker.runner import kernel_calls as sys_calls
 
 LEVELS = ("namespaces", "landlock", "process")
 NOBODY = 65534
+_FIRST_USER = 0x70000000
+"""Above all that systemd hands out to people, services and containers."""
 
 # Exit codes of the warden that are not the candidate's own.
 EXIT_MEMORY, EXIT_DEADLINE, EXIT_SETUP = 250, 251, 252
@@ -35,6 +38,7 @@ EXIT_MEMORY, EXIT_DEADLINE, EXIT_SETUP = 250, 251, 252
 _SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/opt", "/sys")
 _SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/passwd",
                  "/etc/group", "/etc/localtime", "/etc/nsswitch.conf", "/etc/OpenCL", "/etc/nvidia")  # fmt: skip
+_MAX_FILES = 100_000
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 
 
@@ -115,7 +119,8 @@ def build_root(confinement: Confinement) -> None:
     sys_calls.pivot_root("/tmp", "/tmp/old")
     os.chdir("/")
     _make_dev(gpu=confinement.gpu)
-    scratch = f"size={confinement.limits.scratch_bytes},mode=1777"
+    # An empty file takes 1 KB of kernel memory that `size` does not count.
+    scratch = f"size={confinement.limits.scratch_bytes},nr_inodes={_MAX_FILES},mode=1777"
     for folder in ("/tmp", "/dev/shm"):  # before the binds, some of which may lie below /tmp
         Path(folder).mkdir(exist_ok=True)
         sys_calls.mount("tmpfs", folder, "tmpfs", sys_calls.MS_NOSUID | sys_calls.MS_NODEV, scratch)
@@ -147,6 +152,15 @@ def _bind(path: str, *, writable: bool) -> None:
         target.touch()
     sys_calls.mount(str(source), path, None, sys_calls.MS_BIND | sys_calls.MS_REC)
     if not writable:
+        _make_read_only(path)
+
+
+def _make_read_only(path: str) -> None:
+    try:
+        sys_calls.make_read_only(path)
+    except OSError as missing:
+        if missing.errno != errno.ENOSYS:
+            raise
         flags = sys_calls.MS_BIND | sys_calls.MS_REMOUNT | sys_calls.MS_RDONLY | _locked_flags(path)
         sys_calls.mount("none", path, None, flags)
 
@@ -191,25 +205,48 @@ def hand_over(folder: Path) -> None:
         os.chown(folder, NOBODY, NOBODY)
 
 
-def private_scratch() -> str:
+def private_scratch(user: int) -> str:
     """A scratch folder for the levels without a mount namespace. The warden removes it."""
     folder = tempfile.mkdtemp(prefix="kernelwright-")
-    hand_over(Path(folder))
+    if os.geteuid() == 0:
+        os.chown(folder, user, NOBODY)
     os.chdir(folder)
     return folder
 
 
-def confine(confinement: Confinement, scratch: str) -> None:
+def lone_user(confinement: Confinement) -> int:
+    """The user of the warden that calls this, where we are root: one for itself.
+
+    Users own limits and signals: with one for all, a candidate's fork bomb would take the processes of every other, and
+    below `namespaces` it could stop and trace the others, baselines too. What writes to a folder of ours is `NOBODY`.
+    """
+    user = _FIRST_USER + os.getpid()
+    return NOBODY if confinement.writable or not _exists(user) else user
+
+
+def _exists(user: int) -> bool:
+    """Whether this user namespace has the user at all: a container's may be few."""
+    lines = [[int(field) for field in line.split()] for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    return any(first <= user < first + count for first, _outside, count in lines)
+
+
+def _devices() -> list[str]:
+    """What Landlock lets a runner write below /dev: no terminal is among it."""
+    names = (*_DEVICES, "shm", *(path.name for path in Path("/dev").glob("nvidia*")))
+    return [f"/dev/{name}" for name in names]
+
+
+def confine(confinement: Confinement, scratch: str, user: int = NOBODY) -> None:
     """Last step, in the process that will run the candidate: limits, user, Landlock, seccomp. There is no way back."""
     _set_limits(confinement.limits)
     ruleset = None
     if confinement.level == "landlock":  # opened before the change of user, which may lock us out of a parent folder
         readable = [*_SYSTEM_FOLDERS, *_SYSTEM_FILES, *confinement.readable, "/proc"]
-        ruleset = sys_calls.landlock_ruleset(readable, [scratch, "/dev", *confinement.writable])
+        ruleset = sys_calls.landlock_ruleset(readable, [scratch, *_devices(), *confinement.writable])
     if os.geteuid() == 0:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(user, user, user)
     sys_calls.prctl(sys_calls.PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of user clears it
     with contextlib.suppress(OSError):
         sys_calls.drop_capabilities()
@@ -217,7 +254,7 @@ def confine(confinement: Confinement, scratch: str) -> None:
     if ruleset is not None:
         sys_calls.landlock_restrict(ruleset)
     if confinement.level != "process":
-        sys_calls.seccomp()
+        sys_calls.seccomp(connects=confinement.level == "namespaces")
 
 
 def _set_limits(limits: Limits) -> None:

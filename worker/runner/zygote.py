@@ -100,10 +100,11 @@ def _warden(confinement: sandbox.Confinement, environment: dict[str, str], fds: 
         sandbox.enter_namespaces()
     else:
         sys_calls.prctl(sys_calls.PR_SET_CHILD_SUBREAPER, 1)
-    scratch = "/tmp" if isolated else sandbox.private_scratch()
+    user = sandbox.lone_user(confinement)
+    scratch = "/tmp" if isolated else sandbox.private_scratch(user)
     init = os.fork()
     if init == 0:
-        _init(confinement, environment, fds, scratch, isolated=isolated)
+        _init(confinement, environment, fds, scratch, user)
     _status = os.waitpid(init, 0)[1]
     if not isolated:
         _kill_descendants()
@@ -113,17 +114,17 @@ def _warden(confinement: sandbox.Confinement, environment: dict[str, str], fds: 
 
 
 def _init(
-    confinement: sandbox.Confinement, environment: dict[str, str], fds: list[int], scratch: str, *, isolated: bool
+    confinement: sandbox.Confinement, environment: dict[str, str], fds: list[int], scratch: str, user: int
 ) -> None:
     """First process of the runner's namespace: build the root, fork the runner, watch it, carry its exit code."""
     code = sandbox.EXIT_SETUP
     try:
         sys_calls.prctl(sys_calls.PR_SET_PDEATHSIG, signal.SIGKILL)
-        if isolated:
+        if confinement.level == "namespaces":
             sandbox.build_root(confinement)
         runner = os.fork()
         if runner == 0:
-            _runner(confinement, environment, fds, scratch)
+            _runner(confinement, environment, fds, scratch, user)
         close_all(fds)
         code = _watch(runner, confinement.limits)
     except OSError as problem:
@@ -133,7 +134,9 @@ def _init(
         os._exit(code)
 
 
-def _runner(confinement: sandbox.Confinement, environment: dict[str, str], fds: list[int], scratch: str) -> None:
+def _runner(
+    confinement: sandbox.Confinement, environment: dict[str, str], fds: list[int], scratch: str, user: int
+) -> None:
     code = sandbox.EXIT_SETUP
     try:
         control, bell, output = fds
@@ -141,7 +144,7 @@ def _runner(confinement: sandbox.Confinement, environment: dict[str, str], fds: 
         os.dup2(output, 2)
         null = os.open("/dev/null", os.O_RDONLY)
         os.dup2(null, 0)
-        sandbox.confine(confinement, scratch)
+        sandbox.confine(confinement, scratch, user)
         os.environ.clear()
         os.environ.update({name: value.replace("$SCRATCH", scratch) for name, value in environment.items()})
         os.environ.update({"HOME": scratch, "TMPDIR": scratch})

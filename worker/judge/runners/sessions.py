@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import os
-import select
 import socket
 import subprocess
 import sys
@@ -22,6 +21,10 @@ from worker.runner import protocol, sandbox
 
 LOG_BYTES = 64 << 10
 """What is kept of a candidate's output: the tail. The rest is read and dropped, so that 1 GB of it costs nothing."""
+
+_TAKING_S = 20.0
+"""For a runner to take the answer to a build that it asked for: one that reads none fills the socket, and the judge
+would wait for it as long as it lives."""
 
 Builder = Callable[[str, str, list[str]], str]
 """(language, source, flags) -> path of the artefact; raises BuildFailed."""
@@ -105,7 +108,7 @@ class Runner:
         """Send a control message and wait for its answer, serving builds meanwhile (their time is not counted)."""
         self._refuse_when_dead()
         try:
-            protocol.send_message(self._control, message, fds)
+            protocol.send_message(self._control, message, fds, timeout_s)
             deadline = time.monotonic() + timeout_s
             while True:
                 answer, extra = protocol.receive_message(self._control, timeout_s=deadline - time.monotonic())
@@ -225,16 +228,16 @@ class Runner:
             path = Path(self.build(str(language), str(source), [str(flag) for flag in flags or []]))
         except BuildFailed as failed:
             self.build_s += time.monotonic() - started
-            protocol.send_message(self._control, {"error": str(failed)[:16_000]})
+            protocol.send_message(self._control, {"error": str(failed)[:16_000]}, (), _TAKING_S)
             return
         self.build_s += time.monotonic() - started
         self.builds.append((str(language), str(source), [str(flag) for flag in flags or []], str(path)))
         with path.open("rb") as artefact:
-            protocol.send_message(self._control, {"name": path.name}, (artefact.fileno(),))
+            protocol.send_message(self._control, {"name": path.name}, (artefact.fileno(),), _TAKING_S)
 
     def _failure(self, answer: dict[str, Any]) -> Fault:
         kinds = answer.get("failed")
-        if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
+        if not isinstance(kinds, list) or not kinds or not all(isinstance(kind, str) for kind in kinds):
             return Fault(Verdict.SUSPICIOUS, "the runner sent a message that is not part of the protocol", self.log())
         message = str(answer.get("message", ""))[:2000]
         log = (str(answer.get("trace", "")) + self.log())[-LOG_BYTES:]
@@ -255,11 +258,7 @@ class Runner:
 
     def _read_output(self, output: int) -> None:
         with os.fdopen(output, "rb", buffering=0) as pipe:
-            while True:
-                select.select([pipe], [], [])
-                data = pipe.read(1024)
-                if not data:
-                    return
+            while data := pipe.read(1024):
                 self._tail.append(data)
 
 
@@ -295,6 +294,7 @@ def runner_environment(threads: int, *, gpu: bool) -> dict[str, str]:
     environment = {
         "PATH": "/usr/local/cuda/bin:/usr/local/bin:/usr/bin:/bin",
         "LANG": "C.UTF-8",
+        "USER": "nobody",  # asked for by torch, and a runner's user has no line in /etc/passwd
         "OMP_NUM_THREADS": str(threads),
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
         "CUDA_CACHE_DISABLE": "0",
