@@ -67,7 +67,7 @@ def summary(url: UrlOption = DEFAULT_URL, json: JsonOption = False) -> None:
         show.put_json(found)
         return
     for line in _overview(found):
-        typer.echo(line)
+        show.say(line)
     queues = [
         (
             each["name"],

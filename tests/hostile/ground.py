@@ -1,4 +1,4 @@
-"""The ground of the attempts: runners of one sandbox level as the judge starts them, with tight limits, and none at all."""
+"""The ground of the attempts: runners of one sandbox level, as the judge starts them but with tight limits; or none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Escape attempts: refused at the default level, refused or documented at the others, and seen where nothing confines them."""
+"""Escape attempts: refused at the default level, refused or documented at the others, seen where nothing confines."""
 
 from __future__ import annotations
 

@@ -7,9 +7,9 @@ Process tree of one runner::
 
     judge ── zygote ── warden ── init ── runner        (level `namespaces`: init is PID 1 of its own PID namespace)
 
-The warden waits for init, carries its exit code out, and below `namespaces` cleans up. Init watches memory and time, and reaps. The runner drops its
-privileges and runs `worker.runner.child`. SIGTERM ends the warden and everything below it; at level `namespaces` so
-does whatever else kills it.
+The warden waits for init, carries its exit code out, and below `namespaces` cleans up. Init watches memory and time,
+and reaps. The runner drops its privileges and runs `worker.runner.child`. SIGTERM ends the warden and everything below
+it; at level `namespaces` so does whatever else kills it.
 
 Started by the judge: `python -m worker.runner.zygote FD`, where FD is its end of a socket pair.
 """

@@ -22,13 +22,16 @@ for name in os.listdir("/proc/self/fd"):
     if link.startswith("socket:"):
         sockets.append(int(name))
 """
-_HANDS_OVER = _FIND + """
+_HANDS_OVER = (
+    _FIND
+    + """
 import array
 files = array.array("i", [os.open(os.devnull, os.O_RDONLY)] * 8)
 control = min(sockets)
 pair = socket.socket(fileno=os.dup(control))
 pair.sendmsg([MESSAGE], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
 """
+)
 
 
 def _hands_over(message: bytes) -> str:

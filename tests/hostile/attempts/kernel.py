@@ -22,7 +22,7 @@ def _permitted(number: int, *arguments: str) -> str:
     """With arguments that no kernel accepts: any other answer than "not permitted" shows that it would have worked."""
     return f"""
 import errno
-call({', '.join(map(str, (number, *arguments)))})
+call({", ".join(map(str, (number, *arguments)))})
 if ctypes.get_errno() not in (errno.EPERM, errno.ENOSYS, errno.EACCES):
     told()
 """

@@ -42,13 +42,16 @@ class PublicFolder(Planted):
 
 def _opens(*paths: str) -> str:
     """Opens for writing and writes nothing: what would follow is not for a test."""
-    return "".join(f"""
+    return "".join(
+        f"""
 try:
     os.open({path!r}, os.O_WRONLY)
     told()
 except OSError:
     pass
-""" for path in paths)
+"""
+        for path in paths
+    )
 
 
 ATTEMPTS = (

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-ESCAPES = '\x1b]0;owned\x07\x1b[2J<script>alert(1)</script><img src=x onerror=alert(1)>\u202e\x00\ud800'
+ESCAPES = "\x1b]0;owned\x07\x1b[2J<script>alert(1)</script><img src=x onerror=alert(1)>\u202e\x00\ud800"
 
 ANSWERS: dict[str, dict[str, Any]] = {
     "settings": {"random state": "4f2a", "float32 precision": "highest", "gradients": True, "default dtype": "float32"},
@@ -83,7 +83,9 @@ class Forge:
         return framed((place % inner).encode())
 
     def not_numbers(self) -> bytes:
-        number = self.rng.choice(("NaN", "Infinity", "-Infinity", "1e400", "-1e400", "9" * 5000, "1" * 400, "-0", "1e-400"))
+        number = self.rng.choice(
+            ("NaN", "Infinity", "-Infinity", "1e400", "-1e400", "9" * 5000, "1" * 400, "-0", "1e-400")
+        )
         place = self.rng.choice(('{"done":{"entries":[["k",false,%s,1.0]],"events":1}}', '{"done":%s}',
                                  '{"done":{"entries":[["k",false,1,%s]],"span_us":%s}}',
                                  '{"done":{"kernels":[{"name":"k","registers":%s}]}}'))  # fmt: skip
@@ -100,7 +102,9 @@ class Forge:
         return framed(body.encode(encoding))
 
     def failure(self) -> bytes:
-        kinds = self.rng.choice(([], [1], ["E", 2], "E", {}, None, ["E" * 10_000], [ESCAPES], ["BuildError", []], [None]))
+        kinds = self.rng.choice(
+            ([], [1], ["E", 2], "E", {}, None, ["E" * 10_000], [ESCAPES], ["BuildError", []], [None])
+        )
         message = self.rng.choice(("out of memory", ESCAPES, "x" * 100_000, None, 5, ["a"], {"b": ESCAPES}))
         return framed(_text({"failed": kinds, "message": message, "trace": self.rng.choice((ESCAPES, 1, None, [[]]))}))
 
@@ -119,7 +123,9 @@ class Forge:
         return framed(_text({"done": value}))
 
     def _changed(self, value: Any) -> Any:
-        odd = self.rng.choice((None, True, -1, 1 << 70, 1e308, -0.0, "", ESCAPES, [], {}, [[]], {"": {}}, "9" * 5000, 0.5))
+        odd = self.rng.choice(
+            (None, True, -1, 1 << 70, 1e308, -0.0, "", ESCAPES, [], {}, [[]], {"": {}}, "9" * 5000, 0.5)
+        )
         if isinstance(value, dict) and value and self.rng.random() < 0.9:
             key = self.rng.choice(list(value))
             if self.rng.random() < 0.15:
@@ -139,7 +145,8 @@ class Forge:
             framed(pickle.dumps({"done": {}})), b"GET / HTTP/1.1\r\n\r\n", framed(b""), framed(b"null"), framed(b"[]"),
             framed(b'"done"'), framed(b"1"), framed(b"{}"), framed(b'{"done"'), framed(b'{"done":{}}\x00'),
             framed(b"{'done': {}}"), framed(b'{"done":{}} {"done":{}}'), framed(b"\xff\xfe{}"), framed(b'{"ok":true}'),
-            framed(_text({"verdict": "ok", "speedup": 100.0})), framed(_text({"done": {"verdict": "ok", "speedup": 9}})),
+            framed(_text({"verdict": "ok", "speedup": 100.0})),
+            framed(_text({"done": {"verdict": "ok", "speedup": 9}})),
         ))  # fmt: skip
 
     def large(self) -> bytes:

@@ -25,11 +25,14 @@ class ModelNew(nn.Module):
 """
 
 
+_ENDS = (("control", ""), ("control", "os._exit(0)"), ("bell", ""), ("control", "1 / 0"))
+
+
 def from_processes(ground: Ground, count: int, seed: int) -> list[str]:
     """So many runners, each of which says something forged while it is loaded; what was wrong with what came of it."""
     forge, wrong = Forge(seed), []
     for _each in range(count):
-        where, then = forge.rng.choice((("control", ""), ("control", "os._exit(0)"), ("bell", ""), ("control", "1 / 0")))
+        where, then = forge.rng.choice(_ENDS)
         runner = ground.runner()
         message = {"op": "load", "subject": "forger", "class": "ModelNew", "compile": None}
         try:
