@@ -1,8 +1,8 @@
 """A device that fails: seen by a canary in a fresh process, and then the worker is quarantined with the reason.
 
-After a candidate that ended in a way a broken device could be the cause of, the canary (`worker.judge.canary`) runs. Two
-that fail mean that the device failed and not the candidate: the work is given back without counting the attempt, for
-another worker, and this one claims nothing more until somebody makes it active again.
+After a candidate that ended in a way a broken device could be the cause of, the canary (`worker.judge.canary`) runs.
+Two that fail mean that the device failed and not the candidate: the work is given back without counting the attempt,
+for another worker, and this one claims nothing more until somebody makes it active again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""On a device: candidates that fault, hang, take all memory or leave a context behind; a control kernel before and after.
+"""On a device: candidates that fault, hang, take all memory or leave a context; a control kernel before and after.
 
 The control is the canary's: a product of matrices in a fresh process. After each fault it must be right, and as fast as
 before within 10 % (the median of three processes on either side).

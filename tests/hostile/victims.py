@@ -1,4 +1,4 @@
-"""Traps that are processes: one with secrets that reports signals, another candidate's runner, what must not live on."""
+"""Traps that are processes: one with secrets that reports signals, another's runner, and what must not live on."""
 
 from __future__ import annotations
 

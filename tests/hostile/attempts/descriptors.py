@@ -51,8 +51,8 @@ class JudgesDescriptors:
 
     def _open(self) -> int:
         """Those of the device that the candidates hand over."""
-        links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
-        return sum(os.path.lexists(link) and str(Path(link).readlink()) == os.devnull for link in links)
+        links = list(Path("/proc/self/fd").iterdir())
+        return sum(os.path.lexists(link) and str(link.readlink()) == os.devnull for link in links)
 
     def seen(self, _log: str) -> str:
         more = self._open() - self._before
@@ -63,8 +63,8 @@ class JudgesDescriptors:
 
 
 ATTEMPTS = (
-    Attempt("inherited-descriptors", "descriptors", "finds open files beside its standard ones and its two sockets", _FIND
-            + """
+    Attempt("inherited-descriptors", "descriptors", "finds open files beside its standard ones and its two sockets",
+            _FIND + """
 for name in os.listdir("/proc/self/fd"):
     try:
         link = os.readlink(f"/proc/self/fd/{name}")

@@ -1,4 +1,4 @@
-"""The kernel's own doors: namespaces, mounts, tracing, keys, terminals, modules, and other numberings of system calls."""
+"""The kernel's own doors: namespaces, mounts, tracing, keys, terminals, modules, other numberings of system calls."""
 
 from __future__ import annotations
 
@@ -137,8 +137,8 @@ ATTEMPTS = (
         number=435, arguments="(ctypes.c_uint64 * 11)(0x10000000, 0, 0, 0, 17), 88"), Told, _NO_FILTER),
     Attempt("setns", "kernel", "joins the namespaces of the processes above it", _SETNS, Zygote),
     Attempt("mount", "kernel", "mounts a file system",
-            'os.mkdir("there")\nif libc.mount(b"none", b"there", b"tmpfs", 0, None) == 0:\n    libc.umount2(b"there", 2)\n'
-            "    told()", Told),
+            'os.mkdir("there")\nif libc.mount(b"none", b"there", b"tmpfs", 0, None) == 0:\n'
+            '    libc.umount2(b"there", 2)\n    told()', Told),
     Attempt("new-mount-calls", "kernel", "opens a file system by fsopen", _gets(430, 'b"tmpfs"', 0), Told),
     Attempt("open-tree", "kernel", "takes a copy of the mounts by open_tree", _gets(428, -100, 'b"/"', 0x8001), Told),
     Attempt("chroot", "kernel", "changes its root, as one does to leave it",
@@ -178,8 +178,8 @@ told()
     Attempt("fanotify", "kernel", "watches all files of a mount by fanotify", _gets(300, 0, 0), Told),
     Attempt("compat-calls", "kernel", "makes system calls by the 32-bit table, past a filter of the 64-bit one",
             _COMPAT, Told, _NO_FILTER),
-    Attempt("x32-calls", "kernel", "makes a forbidden call by its x32 number", _permitted(0x40000000 | 101, 99, 0), Told,
-            control=False),
+    Attempt("x32-calls", "kernel", "makes a forbidden call by its x32 number", _permitted(0x40000000 | 101, 99, 0),
+            Told, control=False),
     Attempt("become-root", "kernel", "becomes root again by setuid", _SETUID, Told),
     Attempt("suid-program", "kernel", "runs a setuid program with the rights of its owner", _SUID_PROGRAM, Told),
     Attempt("capabilities", "kernel", "finds capabilities left over", _CAPABILITIES, Told),

@@ -1,4 +1,4 @@
-"""Out by the network: TCP, UDP, Unix sockets by path and by name, raw sockets, the addresses that clouds and Docker have."""
+"""Out by the network: TCP, UDP, Unix sockets by path and by name, raw sockets, addresses of clouds and of Docker."""
 
 from __future__ import annotations
 
@@ -29,6 +29,11 @@ s.sendall({payload!r})
 """
 _POSTGRES_HELLO = b"\x00\x00\x00\x08\x04\xd2\x16\x2f"
 _QUERY = b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x07example\x07invalid\x00\x00\x01\x00\x01"
+
+
+def _tcp(payload: bytes, family: str = "socket.AF_INET") -> str:
+    return _CONNECT.format(family=family, payload=payload)
+
 
 _FROM_CPP = r'''
 from kernelwright import load_cpp
@@ -63,12 +68,12 @@ def _sees(family: str, kind: str, protocol: str = "0") -> str:
 
 
 ATTEMPTS = (
-    Attempt("tcp-loopback", "network", "connects to a port of the host's loopback", _CONNECT.format(family="socket.AF_INET", payload=b"out"),
+    Attempt("tcp-loopback", "network", "connects to a port of the host's loopback", _tcp(b"out"),
             _TCP, _NO_NETWORK),
     Attempt("tcp-all-addresses", "network", "connects to a service that listens on all addresses",
-            _CONNECT.format(family="socket.AF_INET", payload=b"out").replace('T["address"]', '"127.0.0.2"'), partial(_TCP, address="0.0.0.0"),
+            _tcp(b"out").replace('T["address"]', '"127.0.0.2"'), partial(_TCP, address="0.0.0.0"),
             _NO_NETWORK),
-    Attempt("tcp-ipv6", "network", "connects by IPv6", _CONNECT.format(family="socket.AF_INET6", payload=b"out"),
+    Attempt("tcp-ipv6", "network", "connects by IPv6", _tcp(b"out", "socket.AF_INET6"),
             partial(Listener, family=socket.AF_INET6, kind=socket.SOCK_STREAM, address="::1"), _NO_NETWORK),
     Attempt("tcp-from-cpp", "network", "connects in the constructor of a C++ library that the build broker built",
             _FROM_CPP, _TCP, _NO_NETWORK),
@@ -78,10 +83,10 @@ ATTEMPTS = (
     Attempt("dns-query", "network", "carries data out in a DNS query",
             f'socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto({_QUERY!r}, (T["address"], T["port"]))', _UDP,
             _NO_NETWORK),
-    Attempt("postgres-tcp", "network", "greets a Postgres on the loopback", _CONNECT.format(family="socket.AF_INET", payload=_POSTGRES_HELLO),
+    Attempt("postgres-tcp", "network", "greets a Postgres on the loopback", _tcp(_POSTGRES_HELLO),
             _TCP, _NO_NETWORK),
     Attempt("valkey-tcp", "network", "sends FLUSHALL to a Valkey on the loopback",
-            _CONNECT.format(family="socket.AF_INET", payload=b"*1\r\n$8\r\nFLUSHALL\r\n"), _TCP, _NO_NETWORK),
+            _tcp(b"*1\r\n$8\r\nFLUSHALL\r\n"), _TCP, _NO_NETWORK),
     Attempt("postgres-socket", "network", "greets a Postgres on its Unix socket",
             _UNIX_CONNECT.format(payload=_POSTGRES_HELLO), partial(_PATH, folder=".s.PGSQL.5432"), _UNIX),
     Attempt("docker-socket", "network", "asks Docker's socket for a container",

@@ -140,9 +140,14 @@ for pid in map(int, T["pids"].split()):
             _PARENTS.format(name="SIGSTOP"), Parents, control=False),
     Attempt("kill-parents", "processes", "kills the processes above it and their groups",
             _PARENTS.format(name="SIGKILL"), Parents, control=False),
-    Attempt("kill-then-survive", "processes", "leaves a process behind and kills its own warden and init", _DAEMON.format(
-        before="pass") + "\nfor pid in (os.getppid(), 1):\n    try:\n        os.kill(pid, 9)\n    except OSError:\n"
-        "        pass\n", Survivor, control=False),
+    Attempt("kill-then-survive", "processes", "leaves a process behind and kills its own warden and init",
+            _DAEMON.format(before="pass") + """
+for pid in (os.getppid(), 1):
+    try:
+        os.kill(pid, 9)
+    except OSError:
+        pass
+""", Survivor, control=False),
     Attempt("signal-by-pidfd", "processes", "signals a process through its folder in /proc", """
 folder = os.open(f"/proc/{T['pid']}", os.O_RDONLY)
 call(424, folder, 10, 0, 0)

@@ -77,7 +77,7 @@ ATTEMPTS = (
     Attempt("write-sys", "writes", "changes settings of the machine below /sys",
             _opens("/sys/kernel/mm/transparent_hugepage/enabled", "/sys/power/state", "/sys/kernel/profiling"), Told),
     Attempt("write-preload", "writes", "opens what every program loads or runs",
-            _opens("/etc/ld.so.preload", "/etc/passwd", "/etc/ld.so.cache", "/usr/bin/env", "/root/.bashrc"), Told),
+            _opens("/etc/ld.so.preload", "/etc/passwd", "/etc/ld.so.cache", "/usr/bin/env"), Told),
     Attempt("remount", "writes", "remounts its root writable", """
 if libc.mount(b"none", b"/", None, 32 | 4096, None) == 0 or libc.mount(b"none", b"/usr", None, 32 | 4096, None) == 0:
     told()

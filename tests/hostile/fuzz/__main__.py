@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 import time
@@ -41,7 +40,7 @@ def _fuzz(messages: int, forge: Forge, tally: Tally) -> tuple[Tally, int]:
 
 
 def _descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return sum(1 for _each in Path("/proc/self/fd").iterdir())
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""The judge's side of a conversation with a runner that is not there: what a forged message meets, and what may come of it."""
+"""The judge's side of a conversation with a runner that is not there: what a forged message meets, what comes of it."""
 
 from __future__ import annotations
 

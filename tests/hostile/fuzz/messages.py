@@ -79,7 +79,7 @@ class Forge:
         left, right = self.rng.choice((("[", "]"), ('{"a":', "}")))
         inner = left * depth + ("1" if left != "[" else "") + right * depth
         place = self.rng.choice(('{"done":{"entries":%s}}', '{"failed":["E"],"message":%s}', '{"failed":%s}',
-                                 '{"build":"cpp","source":%s,"flags":[]}', '{"done":{"default dtype":%s}}'))  # fmt: skip
+                                '{"build":"cpp","source":%s,"flags":[]}', '{"done":{"default dtype":%s}}'))  # fmt: skip
         return framed((place % inner).encode())
 
     def not_numbers(self) -> bytes:
@@ -93,7 +93,8 @@ class Forge:
 
     def twice(self) -> bytes:
         body = self.rng.choice(('{"done":{},"done":1}', '{"done":1,"done":{}}', '{"failed":["E"],"done":{}}',
-                                '{"build":"cpp","done":{}}', '{"done":{},"failed":[]}', '{"build":1,"build":"cpp"}'))  # fmt: skip
+                                '{"build":"cpp","done":{}}', '{"done":{},"failed":[]}',
+                                '{"build":1,"build":"cpp"}'))  # fmt: skip
         return framed(body.encode())
 
     def odd_text(self) -> bytes:
