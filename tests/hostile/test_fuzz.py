@@ -13,7 +13,9 @@ from tests.hostile.fuzz.messages import framed
 from tests.hostile.fuzz.processes import FORGERS, forger, from_processes
 from tests.hostile.ground import Ground
 from worker.judge.client import Judge, JudgeOptions
+from worker.judge.intake import intake
 from worker.judge.report import EvaluationRequest
+from worker.judge.verdict import Fault
 from worker.runner.sandbox import best_level
 
 PROBLEM = """
@@ -93,3 +95,10 @@ def test_the_next_honest_candidate_is_accepted(judge: Judge) -> None:
     assert judge.evaluate(request(forger("escapes", 128)))["verdict"] == "launch_error"
     report = judge.evaluate(request(HONEST))
     assert report["verdict"] == "ok", report["reason"]
+
+
+@pytest.mark.parametrize("source", ["x = " + "1 + " * 400 + "1", "x = " + "[" * 90 + "]" * 90 + ".a" * 400, "# \ud800"])
+def test_a_source_that_would_crash_its_readers_is_a_build_error(source: str) -> None:
+    with pytest.raises(Fault) as refused:
+        intake(source + "\n")
+    assert refused.value.verdict == "build_error"
