@@ -56,7 +56,8 @@ def say(text: str) -> None:
 def say_source(source: str) -> None:
     """A source or a listing: as it is for a file or a pipe, inert on a terminal."""
     shown = inert(source) if on_terminal() else source
-    typer.echo(shown, nl=not source.endswith("\n"), color=True)  # else click takes what looks like a colour out of a pipe
+    # color: or click takes what looks like a colour out of what goes into a pipe
+    typer.echo(shown, nl=not source.endswith("\n"), color=True)
 
 
 def put_json(value: object) -> None:
