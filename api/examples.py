@@ -247,6 +247,7 @@ WORKER: dict[str, Any] = {
     "device": {"name": "AMD EPYC 9554", "cores": 16, "copy_gbps": 41.0, "judge": _HASH},
     "state": "active",
     "current_work": None,
+    "state_reason": None,
     "device_state": None,
     "started_at": "2026-11-21T12:58:00Z",
     "heartbeat_at": "2026-11-21T13:04:40Z",

@@ -21,6 +21,8 @@ class Worker(Resource):
     hardware: str | None
     device: dict[str, Any]
     state: WorkerState
+    state_reason: str | None
+    """Why it was quarantined: its device failed, and it takes no work until it is made active again."""
     current_work: str | None
     device_state: dict[str, Any] | None
     """How its GPU was at the last heartbeat: sm_mhz, memory_mhz, power_w, temperature_c, and as `throttled` what held
@@ -51,6 +53,7 @@ def worker(row: WorkerRow) -> Worker:
         hardware=row.hardware,
         device=row.device,
         state=WorkerState(row.state),
+        state_reason=row.state_reason,
         current_work=row.current_work,
         device_state=row.device_state,
         started_at=row.started_at,

@@ -16,7 +16,7 @@ import typer
 from cli import completion
 from cli.errors import CliError
 from cli.evaluate import Hardware, Home, Sandbox, UnusableInput, find_problem, local_judge
-from cli.show import put_json
+from cli.show import put_json, say
 from problems.catalog import ProblemError
 from worker.judge.client import JudgeFailed
 from worker.judge.reference.domains import InferredDomain
@@ -58,7 +58,7 @@ def admit(
     if as_json:
         put_json(report)
     else:
-        typer.echo("\n".join(_admission(report).lines()))
+        say("\n".join(_admission(report).lines()))
     if report["verdict"] == REFUSED:
         raise typer.Exit(_EXIT_REFUSED)
 

@@ -135,10 +135,10 @@ def _cells(row: Row) -> list[Text]:
     style = VERDICT_STYLE.get(row.verdict, "red") if row.verdict else "dim"
     return [
         Text("" if row.ordinal is None else str(row.ordinal)),
-        Text(row.operator or ""),
-        Text(row.model or row.proposer or ""),
+        Text(show.inert(row.operator or "")),
+        Text(show.inert(row.model or row.proposer or "")),
         Text(row.verdict or row.stage, style=style),
         Text(show.speedup(row.speedup) if row.verdict else ""),
         Text(show.latency(row.latency_us) if row.verdict else ""),
-        Text(row.why, style="dim"),
+        Text(show.inert(row.why), style="dim"),
     ]

@@ -26,7 +26,7 @@ from cli.evaluate import (
     local_judge,
     read_source,
 )
-from cli.show import note, put_json
+from cli.show import note, put_json, say
 from problems.catalog import ProblemError
 from worker.judge.certificate.render import render
 from worker.judge.report import EvaluationRequest
@@ -57,13 +57,13 @@ def certify(
         except (ReferenceFailed, ProblemError) as refused:
             raise UnusableInput(what=f"{name}: {refused}") from refused
     if "schema" not in document:
-        typer.echo(f"{file}: {document.get('verdict', 'infra_error')}: {document.get('reason', '')}", err=True)
+        note(f"{file}: {document.get('verdict', 'infra_error')}: {document.get('reason', '')}")
         raise typer.Exit(1)
     _write(document, out)
     if as_json:
         put_json(document)
     else:
-        typer.echo(document["summary"])
+        say(document["summary"])
     note(f"{out / 'certificate.json'} and {out / 'certificate.html'}, SHA-256 {document['sha256']}")
     if not document["certified"]:
         raise typer.Exit(1 if document["verdict"] == "infra_error" else _REFUSED)

@@ -20,7 +20,7 @@ import typer
 
 from cli import completion, logs
 from cli.errors import CliError
-from cli.show import interval, latency, put_json, speedup
+from cli.show import interval, latency, put_json, say, speedup
 from problems.catalog import ProblemError, bundled, outline
 from worker.judge.client import Judge, JudgeOptions
 from worker.judge.report import EvaluationRequest
@@ -150,13 +150,13 @@ def _print(report: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         put_json({field: report[field] for field in _FIELDS})
         return
-    typer.echo(f"{report['candidate']}: {report['verdict']}{': ' + report['reason'] if report['reason'] else ''}")
+    say(f"{report['candidate']}: {report['verdict']}{': ' + report['reason'] if report['reason'] else ''}")
     for row in report["workloads"]:
         baselines = ", ".join(f"{name} {latency(value)}" for name, value in row["baselines_us"].items())
         gain = f"{speedup(row['speedup'])} {interval(row['ci95'])} over {row['baseline']}"
-        typer.echo(f"  {row['name']}: {latency(row['latency_us'])}; {baselines}; {gain}")
+        say(f"  {row['name']}: {latency(row['latency_us'])}; {baselines}; {gain}")
     if report["timed"]:
         gain = f"{speedup(report['speedup'])} {interval(report['ci95'])}"
-        typer.echo(f"  all workloads: {gain} over the fastest baseline")
+        say(f"  all workloads: {gain} over the fastest baseline")
     if "primary" in report["profile"]:
-        typer.echo(f"  bound by {report['profile']['bound']}: {report['profile']['primary']}")
+        say(f"  bound by {report['profile']['bound']}: {report['profile']['primary']}")

@@ -158,7 +158,9 @@ def main() -> None:
     try:
         app(prog_name="kernelwright")
     except CliError as error:
-        typer.echo(f"kernelwright: {error}", err=True)
+        from cli.show import note  # only now: it imports what draws tables
+
+        note(f"kernelwright: {error}")
         sys.exit(error.exit_code)
 
 

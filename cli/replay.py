@@ -111,7 +111,7 @@ def _show_search(job_id: str, found: Replayed, *, as_json: bool) -> None:
         show.put_json({"job": job_id, **counts, "differences": differences})
         return
     for each in found.differences:
-        typer.echo(f"{each.where}: {each.what}")
+        show.say(f"{each.where}: {each.what}")
     went = ", ".join(f"{count} {name}" for name, count in counts.items())
     if not found.decisions:
         show.note(f"{job_id}: no decision is on record")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 # One line of a terminal; what is longer belongs to --json.
 _VALUE_CHARS = 120
 
+# Control characters but line ends and tabs, DEL to the end of C1, and what turns the direction of writing.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
 # What a reader looks for first; the database keeps the fields of an event in no order of ours.
 _FIRST = ("ordinal", "operator", "proposer", "model", "verdict", "speedup", "latency_us")
 
@@ -36,14 +40,34 @@ def console() -> Console:
     return Console(highlight=False, markup=False, emoji=False)
 
 
+def inert(text: str) -> str:
+    """The text with everything that could move a cursor, ring, recolour or turn the direction written as an escape.
+
+    Sources, reasons and logs are written by models and by hostile code.
+    """
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def say(text: str) -> None:
+    """A line of results."""
+    typer.echo(inert(text))
+
+
+def say_source(source: str) -> None:
+    """A source or a listing: as it is for a file or a pipe, inert on a terminal."""
+    shown = inert(source) if on_terminal() else source
+    # color: or click takes what looks like a colour out of what goes into a pipe
+    typer.echo(shown, nl=not source.endswith("\n"), color=True)
+
+
 def put_json(value: object) -> None:
     """One JSON value on one line, at once: a reader of the pipe must not wait for a buffer."""
-    typer.echo(json.dumps(value, ensure_ascii=False))
+    typer.echo(_CONTROL.sub(lambda found: json.dumps(found[0])[1:-1], json.dumps(value, ensure_ascii=False)))
 
 
 def note(text: str) -> None:
     """A line for the reader, on stderr: stdout stays what a script wants."""
-    typer.echo(text, err=True)
+    typer.echo(inert(text), err=True)
 
 
 def speedup(value: float | None) -> str:
@@ -134,11 +158,11 @@ def table(columns: Iterable[str], rows: Iterable[Sequence[str]], *, empty: str) 
     elif on_terminal():
         grid = Table(*heads, box=None, header_style="bold", pad_edge=False)
         for line in lines:
-            grid.add_row(*line)
+            grid.add_row(*map(inert, line))
         console().print(grid)
     else:
         for line in [heads, *lines]:
-            typer.echo("\t".join(" ".join(cell.split()) for cell in line))
+            say("\t".join(" ".join(cell.split()) for cell in line))
 
 
 def _value(value: Any) -> str:

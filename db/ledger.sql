@@ -31,7 +31,7 @@ RETURNING id, kind, queue, job_id, candidate_id, attempt, lease_token
 -- groups, however many rows wait. Of them only heads are locked, in that order, until one is had. Written as equalities,
 -- the bounds of a group would let the planner walk another index instead (the primary key, or all claims by time), past
 -- all that was ever done; and a NOT EXISTS would let it read all jobs.
--- A draining worker gets nothing, whatever rings.
+-- A draining or quarantined worker gets nothing, whatever rings.
 WITH RECURSIVE waiting AS (
     SELECT head.queue, head.priority, head.share_of
     FROM unnest(:queues) AS served (queue)
@@ -80,7 +80,7 @@ WHERE state = 'queued' AND id = (
         LIMIT 1
         FOR UPDATE SKIP LOCKED
     ) AS head
-    WHERE NOT EXISTS (SELECT FROM workers WHERE workers.id = :owner AND workers.state = 'draining')
+    WHERE NOT EXISTS (SELECT FROM workers WHERE workers.id = :owner AND workers.state IN ('draining', 'quarantined'))
     LIMIT 1
 )
 RETURNING id, kind, queue, job_id, candidate_id, attempt, lease_token

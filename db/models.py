@@ -403,6 +403,8 @@ class Worker(Base):
     device: Mapped[Json] = mapped_column(server_default=EMPTY_OBJECT)
     state: Mapped[str] = mapped_column(server_default=text("'active'"))
     current_work: Mapped[str | None]
+    state_reason: Mapped[str | None]
+    """Why it was quarantined."""
     device_state: Mapped[Json | None]
     """How its GPU was at the last beat: clocks, power, temperature, and what held the clocks down."""
     started_at: Mapped[datetime] = mapped_column(server_default=NOW)

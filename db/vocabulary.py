@@ -123,10 +123,12 @@ class WorkState(StrEnum):
 
 
 class WorkerState(StrEnum):
-    """`draining` takes no new work; `gone` has been silent for a minute."""
+    """`draining` takes no new work; `quarantined` none either, since its device failed; `gone` has been silent for a
+    minute."""
 
     ACTIVE = "active"
     DRAINING = "draining"
+    QUARANTINED = "quarantined"
     GONE = "gone"
 
 

@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from db.models import Work, Worker
-from db.storable import storable_json
+from db.storable import storable_json, storable_text
 from db.vocabulary import WorkerState
 
 GONE_AFTER_S: Final = 60.0
@@ -81,6 +81,17 @@ def set_state(session: Session, worker_id: str, state: WorkerState) -> bool:
     return session.execute(query.execution_options(synchronize_session=False)).one_or_none() is not None
 
 
+def quarantine(session: Session, worker_id: str, reason: str) -> bool:
+    """Have a worker whose device failed claim nothing more until somebody resumes it. False without such a worker."""
+    query = (
+        update(Worker)
+        .where(Worker.id == worker_id)
+        .values(state=WorkerState.QUARANTINED.value, state_reason=storable_text(reason))
+        .returning(Worker.id)
+    )
+    return session.execute(query.execution_options(synchronize_session=False)).one_or_none() is not None
+
+
 class WorkerIsGone(Exception):
     """This worker has left or fell silent: there is nothing to drain or to resume. A new one registers by itself."""
 
@@ -99,6 +110,8 @@ def drain_or_resume(session: Session, worker_id: str, state: WorkerState) -> Wor
     if worker.state == WorkerState.GONE:
         raise WorkerIsGone
     worker.state = state.value
+    if state is WorkerState.ACTIVE:
+        worker.state_reason = None
     session.flush()
     return worker
 

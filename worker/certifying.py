@@ -13,6 +13,7 @@ from worker.evaluating import INFRA_RETRY_S
 from worker.heartbeat import Lease
 from worker.judge.certificate.render import render
 from worker.judge.report import EvaluationRequest
+from worker.quarantine import device_failed, suspect
 from worker.requests import judge_request
 from worker.runtime import Runtime
 
@@ -32,9 +33,12 @@ def certify(here: Runtime, claim: Claim) -> None:
         here.sessions, claim, interrupt=judge.abort, lease_s=settings.lease_s, renew_s=settings.renew_s
     ) as lease:
         document = judge.certify(request)
+        broken = None
+        if not lease.interrupted and suspect(document):
+            broken = device_failed(here, request.hardware)
     lease.check()
-    if "schema" not in document or document["verdict"] == Verdict.INFRA_ERROR:
-        reason = str(document.get("reason"))
+    if broken is not None or "schema" not in document or document["verdict"] == Verdict.INFRA_ERROR:
+        reason = broken or str(document.get("reason"))
         with here.transaction() as session:
             recovery.give_back(session, claim, reason, delay_s=INFRA_RETRY_S, count_attempt=False)
         log.warning("certificate.returned", reason=reason)

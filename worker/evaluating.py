@@ -14,6 +14,7 @@ from worker.heartbeat import Lease
 from worker.judge.client import Judge, JudgeFailed
 from worker.judge.report import EvaluationRequest
 from worker.judge.verdict import ReferenceFailed
+from worker.quarantine import device_failed, suspect
 from worker.requests import judge_request
 from worker.runtime import Runtime
 
@@ -37,6 +38,9 @@ def evaluate(here: Runtime, claim: Claim) -> None:
         ) as lease:
             twin = _twin(here, claim, judge, request)
             report = None if twin or lease.interrupted else judge.evaluate(request)
+            broken = None
+            if report is not None and not lease.interrupted and suspect(report):
+                broken = device_failed(here, request.hardware)
     except ReferenceFailed as error:
         lease.check()
         _end_job(here, claim, str(error))
@@ -44,13 +48,17 @@ def evaluate(here: Runtime, claim: Claim) -> None:
     except JudgeFailed as failed:
         lease.check()
         metrics.judge_failed(request.hardware, request.language)
-        _give_back(here, claim, str(failed))
+        _give_back(here, claim, device_failed(here, request.hardware) or str(failed))
         return
     if twin is not None:
         log.info("candidate.duplicate", duplicate_of=twin)
         return
     lease.check()
     assert report is not None, "an interrupted lease has raised"
+    if broken is not None:
+        metrics.judge_failed(request.hardware, request.language)
+        _give_back(here, claim, broken)
+        return
     metrics.evaluated(request.hardware, request.language, report)
     spans.judged(report)
     if report["verdict"] == Verdict.INFRA_ERROR:

@@ -50,11 +50,15 @@ class Runtime:
             self._judges[hardware] = Judge(options)
         return self._judges[hardware]
 
-    def close(self) -> None:
-        """End the judges and close the connections."""
+    def end_judges(self) -> None:
+        """End the judges; the next one that is asked for is a fresh process."""
         for judge in self._judges.values():
             judge.close()
         self._judges.clear()
+
+    def close(self) -> None:
+        """End the judges and close the connections."""
+        self.end_judges()
         self.engine.dispose()
 
 

@@ -109,7 +109,7 @@ WebhookType: TypeAlias = Literal[
 
 WorkKind: TypeAlias = Literal["advance", "admit", "propose", "evaluate", "certify", "learn"]
 
-WorkerState: TypeAlias = Literal["active", "draining", "gone"]
+WorkerState: TypeAlias = Literal["active", "draining", "quarantined", "gone"]
 
 
 class Admission(TypedDict):
@@ -1364,6 +1364,7 @@ class Worker(TypedDict):
     hardware: str | None
     device: Json
     state: WorkerState
+    state_reason: str | None
     current_work: str | None
     device_state: Json | None
     started_at: str

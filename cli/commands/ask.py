@@ -57,7 +57,7 @@ def ask(
     lines = [text.dumps(question, ensure_ascii=False) for question in questions]
     if out is None:
         for line in lines:
-            typer.echo(line)
+            show.say_source(line)
     else:
         out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     if not questions:
@@ -97,9 +97,9 @@ def _show(told: Told, *, as_json: bool) -> None:
     if as_json:
         show.put_json(told)
     elif told["accepted"]:
-        typer.echo(f"{told['candidate_id']}: accepted, to be judged")
+        show.say(f"{told['candidate_id']}: accepted, to be judged")
     else:
-        typer.echo(f"{told['candidate_id']}: {told['failure']}: {told['failure_detail']}")
+        show.say(f"{told['candidate_id']}: {told['failure']}: {told['failure_detail']}")
 
 
 def read_answers(lines: str, name: str) -> Iterator[Answer]:

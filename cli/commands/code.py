@@ -46,6 +46,6 @@ def code(candidate: CandidateArgument, kind: KindOption = None, url: UrlOption =
         # Where nothing is kept any kind will do: the service says why.
         wanted = kind if kind is not None else Kind(kept[-1]) if kept else Kind.ASSEMBLY
         text = _reader(client, wanted)(candidate)
-    typer.echo(text, nl=not text.endswith("\n"))
+    show.say_source(text)
     if kind is None and len(kept) > 1:
         show.note(f"this is {wanted}; with --kind there are {', '.join(kept[:-1])}")

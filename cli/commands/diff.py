@@ -29,7 +29,7 @@ def diff(first: First, second: Second, url: UrlOption = DEFAULT_URL, json: JsonO
     elif not found["diff"]:
         show.note("their sources are the same")
     else:
-        typer.echo(found["diff"], nl=False)
+        show.say_source(found["diff"])
 
 
 def _figures(found: Comparison) -> list[str]:

@@ -33,7 +33,7 @@ def workers(drain: Drain = None, resume: Resume = None, url: UrlOption = DEFAULT
     rows = [
         (
             f"{each['hostname']}:{each['pid']}",
-            each["state"],
+            f"{each['state']}: {each['state_reason']}" if each["state_reason"] else each["state"],
             each["hardware"] or "-",
             _device(each["device"]),
             ",".join(each["queues"]),
@@ -67,7 +67,7 @@ def summary(url: UrlOption = DEFAULT_URL, json: JsonOption = False) -> None:
         show.put_json(found)
         return
     for line in _overview(found):
-        typer.echo(line)
+        show.say(line)
     queues = [
         (
             each["name"],

@@ -124,7 +124,7 @@ def flashinfer(
     if submit:
         _submit_one(made, target, budget_candidates, url, as_json=json)
     elif out is None:
-        typer.echo(made.source, nl=False)
+        show.say_source(made.source)
 
 
 class Planned(NamedTuple):
@@ -170,7 +170,7 @@ def _tell(each: Planned, job: Job, new: bool, *, as_json: bool) -> None:
     if as_json:
         show.put_json({"file": str(each.entry.path), "problem": each.entry.name, "job": job["id"], "new": new})
     else:
-        typer.echo(f"{job['id']}\t{each.entry.name}\t{'submitted' if new else 'was there'}")
+        show.say(f"{job['id']}\t{each.entry.name}\t{'submitted' if new else 'was there'}")
 
 
 def _submit_one(made: ProblemFile, target: str | None, candidates: int | None, url: str, *, as_json: bool) -> None:

@@ -95,7 +95,7 @@ def best(job: JobArgument, output: Output = None, url: UrlOption = DEFAULT_URL, 
     if json:
         show.put_json(champion)
     elif output is None:
-        typer.echo(source, nl=not source.endswith("\n"))
+        show.say_source(source)
     show.note(_champion_line(champion, output))
 
 
@@ -111,7 +111,7 @@ def certificate(job: JobArgument, out: Folder = None, url: UrlOption = DEFAULT_U
     if json:
         show.put_json(document)
     else:
-        typer.echo(document["summary"])
+        show.say(document["summary"])
         for reservation in document["reservations"]:
             show.note(f"reservation: {reservation}")
     show.note(f"SHA-256 {document['sha256']}" + (f", written to {out}" if out is not None else ""))

@@ -94,7 +94,7 @@ def confirm(
             if json:
                 show.put_json(preview)
             else:
-                typer.echo(f"estimate: {show.estimate(preview['estimate'])}")
+                show.say(f"estimate: {show.estimate(preview['estimate'])}")
             return
         tell_job(client, client.confirm(request), watch=watch, as_json=json)
 

@@ -236,12 +236,12 @@ def _show_dry_run(answer: DryRun, *, as_json: bool) -> None:
         show.put_json(answer)
         return
     job, problem = answer["job"], answer["problem"]
-    typer.echo(f"valid: {problem['name']}, {len(problem['workloads'])} workloads; nothing was submitted")
-    typer.echo(show.fields({"target": f"{job['target']['hardware']}:{job['target']['language']}", **job["budget"]}))
-    typer.echo(f"estimate: {show.estimate(answer['estimate'])}")
+    show.say(f"valid: {problem['name']}, {len(problem['workloads'])} workloads; nothing was submitted")
+    show.say(show.fields({"target": f"{job['target']['hardware']}:{job['target']['language']}", **job["budget"]}))
+    show.say(f"estimate: {show.estimate(answer['estimate'])}")
     admission = answer["admission"]
     if admission is not None:
-        typer.echo(f"examined before: {admission['verdict']}")
+        show.say(f"examined before: {admission['verdict']}")
     for warning in [*(admission["warnings"] if admission else ()), *answer["estimate"]["notes"], *answer["warnings"]]:
         show.note(f"warning: {warning}")
 

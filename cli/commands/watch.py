@@ -45,7 +45,7 @@ def watch_job(client: Client, job: Job, *, as_json: bool) -> None:
     if as_json:
         show.put_json(ended)
     else:
-        typer.echo(show.outcome(ended))
+        show.say(show.outcome(ended))
         if ended["best"] is not None:
             show.note(f"kernelwright best {ended['id']} --output kernel.py")
     raise typer.Exit(EXIT_BY_STATE.get(ended["state"], 1))
@@ -69,7 +69,7 @@ def _as_json(events: Iterable[Event]) -> None:
 
 def _as_lines(events: Iterable[Event]) -> None:
     for event in events:
-        typer.echo(f"{show.moment(event['at'])} {event['type']} {show.fields(event['data'])}".rstrip())
+        show.say(f"{show.moment(event['at'])} {event['type']} {show.fields(event['data'])}".rstrip())
 
 
 def _as_board(client: Client, job: Job, events: Iterable[Event]) -> None:

@@ -108,7 +108,7 @@ def show_(webhook: WebhookArgument, url: UrlOption = DEFAULT_URL, json: JsonOpti
     told = {name: value for name, value in found.items() if name not in ("links", "enabled", "disabled_why")}
     for name, value in (told | {"state": _state(found)}).items():
         if value not in (None, {}, []):
-            typer.echo(f"{name}\t{show.fields(value) if isinstance(value, dict) else _words(value)}")
+            show.say(f"{name}\t{show.fields(value) if isinstance(value, dict) else _words(value)}")
 
 
 @webhooks.command()
@@ -120,7 +120,7 @@ def test(webhook: WebhookArgument, url: UrlOption = DEFAULT_URL, json: JsonOptio
     if json:
         show.put_json(found)
     else:
-        typer.echo(f"{found['id']}\t{_outcome(found)}")
+        show.say(f"{found['id']}\t{_outcome(found)}")
     if found["state"] != "succeeded":
         raise NotTaken(what=_outcome(found), webhook=webhook)
 

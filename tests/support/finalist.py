@@ -20,6 +20,7 @@ from worker.judge.runners.builder import make_builder
 from worker.judge.runners.sessions import Runner, Zygote, runner_environment, zygote_environment
 from worker.judge.trial import Trial
 from worker.judge.verdict import Verdict
+from worker.languages.cache import BuildCache
 from worker.runner import sandbox
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,7 +33,7 @@ def means(home: Path, problem: str, hardware: str) -> Iterator[RefereeParts]:
     device = "cuda:0" if on_gpu else "cpu"
     (home / "build").mkdir()
     zygote = Zygote(zygote_environment(ROOT))
-    builder = make_builder(home / "build", on_gpu=on_gpu)
+    builder = make_builder(BuildCache(home / "build"), on_gpu=on_gpu)
 
     @contextmanager
     def runner(unlimited: bool) -> Iterator[Runner]:

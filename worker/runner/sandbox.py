@@ -2,11 +2,13 @@
 
 * `namespaces`: own user, PID, network, IPC and mount namespace; a fresh root that holds read-only system folders and a
   private tmpfs; no capabilities; seccomp. The whole process tree dies with its first process.
-* `landlock`: the host's PIDs and network namespace, but reads and writes confined by Landlock, no TCP, seccomp.
+* `landlock`: the host's PIDs and network namespace, but reads and writes confined by Landlock, seccomp, and no socket
+  that reaches anybody.
 * `process`: another user (when root) and resource limits only.
 
-What no level covers: side channels through caches and clocks, bugs of the kernel or of the GPU driver, and (below
-`namespaces`) seeing that other processes exist. On a GPU, other contexts' memory is protected by the driver alone.
+Where we are root, every candidate is a user of its own, at each level. What no level covers: side channels through
+caches and clocks, bugs of the kernel or of the GPU driver, and (below `namespaces`) seeing that other processes exist.
+On a GPU, other contexts' memory is protected by the driver alone. docs/sandbox.md has what was tried.
 
 Runs between fork and the candidate, in a process with one thread; everything here is standard library.
 """
@@ -41,6 +43,7 @@ EXIT_MEMORY, EXIT_DEADLINE, EXIT_SETUP = 250, 251, 252
 _SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/opt", "/sys")
 _SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/passwd",
                  "/etc/group", "/etc/localtime", "/etc/nsswitch.conf", "/etc/OpenCL", "/etc/nvidia")  # fmt: skip
+_TIMES = os.ST_NOATIME | os.ST_NODIRATIME
 _MAX_FILES = 100_000
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 
@@ -160,13 +163,22 @@ def _bind(path: str, *, writable: bool) -> None:
 
 
 def _make_read_only(path: str) -> None:
+    """The mount at `path` and all below it."""
     try:
         sys_calls.make_read_only(path)
-    except OSError as missing:
-        if missing.errno != errno.ENOSYS:
+    except OSError as refused:
+        if refused.errno not in (errno.ENOSYS, errno.EPERM):  # Linux before 5.12, or a container's own filter
             raise
-        flags = sys_calls.MS_BIND | sys_calls.MS_REMOUNT | sys_calls.MS_RDONLY | _locked_flags(path)
-        sys_calls.mount("none", path, None, flags)
+        for mounted in (path, *_mounts_below(path)):
+            flags = sys_calls.MS_BIND | sys_calls.MS_REMOUNT | sys_calls.MS_RDONLY | _locked_flags(mounted)
+            sys_calls.mount("none", mounted, None, flags)
+
+
+def _mounts_below(path: str) -> list[str]:
+    points = [line.split()[4] for line in Path("/old/proc/self/mountinfo").read_text().splitlines()]
+    # By hand: no codec can be loaded here, where the interpreter's folder may not be there any more.
+    plain = [point.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\") for point in points]
+    return [point for point in dict.fromkeys(plain) if point.startswith(path + "/")]
 
 
 def _copy_link(source: Path, target: Path) -> None:
@@ -179,9 +191,8 @@ def _copy_link(source: Path, target: Path) -> None:
 
 
 def _locked_flags(path: str) -> int:
-    """Flags that an unprivileged remount must keep (EPERM otherwise)."""
-    seen = os.statvfs(path).f_flag
-    return (sys_calls.MS_NOSUID if seen & os.ST_NOSUID else 0) | (sys_calls.MS_NODEV if seen & os.ST_NODEV else 0)
+    """Flags that an unprivileged remount must keep (EPERM otherwise). statvfs names them as mount(2) does."""
+    return os.statvfs(path).f_flag & (sys_calls.MS_NOSUID | sys_calls.MS_NODEV | sys_calls.MS_NOEXEC | _TIMES)
 
 
 def _make_dev(*, gpu: bool) -> None:

@@ -7,8 +7,9 @@ Process tree of one runner::
 
     judge ── zygote ── warden ── init ── runner        (level `namespaces`: init is PID 1 of its own PID namespace)
 
-The warden waits for init and carries its exit code out. Init watches memory and time, and reaps. The runner drops its
-privileges and runs `worker.runner.child`. Killing the warden kills everything below it.
+The warden waits for init, carries its exit code out, and below `namespaces` cleans up. Init watches memory and time,
+and reaps. The runner drops its privileges and runs `worker.runner.child`. SIGTERM ends the warden and everything below
+it; at level `namespaces` so does whatever else kills it.
 
 Started by the judge: `python -m worker.runner.zygote FD`, where FD is its end of a socket pair.
 """
@@ -20,9 +21,9 @@ import gc
 import importlib
 import os
 import resource
-import shutil
 import signal
 import socket
+import subprocess
 import sys
 import time
 import traceback
@@ -34,6 +35,9 @@ from worker.runner import kernel_calls as sys_calls
 from worker.runner.protocol import PeerClosed, close_all, receive_message, send_message
 
 _WATCH_S = 0.05
+_ENDING_S = 10.0
+"""For a warden that was told to end to kill what is below it and to remove the scratch, which may be 2 GB of files."""
+_ROUNDS = 500
 _CRASHED = 1
 _PAGE_BYTES = resource.getpagesize()
 
@@ -80,16 +84,30 @@ def _spawn(zygote_socket: socket.socket, message: dict[str, Any], fds: list[int]
 
 
 def _reap(pid: int) -> int:
-    """Kill a warden, if it still lives, and return its exit code (negative: the signal that ended it)."""
+    """End a warden, if it still lives, and return its exit code (negative: the signal that ended it).
+
+    It is asked first: without a PID namespace nobody else kills what the candidate left, and its scratch is a folder.
+    """
     with contextlib.suppress(ChildProcessError, ProcessLookupError):
-        for _attempt in range(20):  # a runner that just died needs a moment to carry its own code out
-            waited, status = os.waitpid(pid, os.WNOHANG)
-            if waited:
-                return os.waitstatus_to_exitcode(status)
-            time.sleep(0.005)
-        os.kill(pid, signal.SIGKILL)
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        code = _waited(pid, 0.1)  # a runner that just died needs a moment to carry its own code out
+        if code is None:
+            os.kill(pid, signal.SIGTERM)
+            code = _waited(pid, _ENDING_S)
+        if code is None:
+            os.kill(pid, signal.SIGKILL)
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        return code
     return sandbox.EXIT_SETUP
+
+
+def _waited(pid: int, patience_s: float) -> int | None:
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        waited, status = os.waitpid(pid, os.WNOHANG)
+        if waited:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+    return None
 
 
 def _warden(confinement: sandbox.Confinement, environment: dict[str, str], fds: list[int]) -> int:
@@ -105,10 +123,13 @@ def _warden(confinement: sandbox.Confinement, environment: dict[str, str], fds: 
     init = os.fork()
     if init == 0:
         _init(confinement, environment, fds, scratch, user)
+    signal.signal(signal.SIGTERM, lambda _number, _frame: _kill(init))
     _status = os.waitpid(init, 0)[1]
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what follows is the end
     if not isolated:
         _kill_descendants()
-        shutil.rmtree(scratch, ignore_errors=True)
+        # Not shutil.rmtree, which calls itself for each of 3,000 folders in each other, and Python ends it at 1,000.
+        subprocess.run(["rm", "-rf", "--", scratch], stderr=subprocess.DEVNULL, check=False)
     code = os.waitstatus_to_exitcode(_status)
     return code if code >= 0 else 128 - code
 
@@ -201,19 +222,25 @@ def _descendants(root: int) -> list[int]:
     return found
 
 
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
+
+
 def _kill_descendants() -> None:
-    """Without a PID namespace: kill what the candidate left behind; the warden is a subreaper, so it is below us."""
-    for _round in range(50):
-        left = _descendants(os.getpid())
-        if not left:
-            return
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+    """Without a PID namespace: kill what the candidate left behind; the warden is a subreaper, so it is below us.
+
+    Done when the kernel knows no child of ours: the list in /proc may lack some while others end (proc(5)).
+    """
+    for _round in range(_ROUNDS):
+        for pid in _descendants(os.getpid()):
+            _kill(pid)
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        time.sleep(0.01)
+            time.sleep(0.01)
+            continue
+        return
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 
@@ -62,3 +63,43 @@ def test_json_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert printed.count("\n") == 1
     assert json.loads(printed) == {"text": "two\nlines é"}
+
+
+HOSTILE = "ok\x1b]0;owned\x07\x1b[2J\x9b31m\u202eko\x00\ud800"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize(
+    "shown",
+    [
+        lambda: show.say(HOSTILE),
+        lambda: show.note(HOSTILE),
+        lambda: show.put_json({"reason": HOSTILE}),
+        lambda: show.table(["reason"], [[HOSTILE]], empty=""),
+        lambda: show.say(show.fields({"reason": HOSTILE})),
+    ],
+    ids=["say", "note", "json", "table", "fields"],
+)
+def test_nothing_that_others_wrote_moves_a_cursor(
+    shown: Callable[[], None], terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(show, "on_terminal", lambda: terminal)
+    shown()
+    printed = "".join(capsys.readouterr())
+    assert "owned" in printed
+    assert [letter for letter in printed if not letter.isprintable() and letter != "\n"] == []
+
+
+def test_a_source_is_inert_on_a_terminal_and_itself_in_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = "# \x1b[2J\tcaf\xe9\n"
+    for terminal, wanted in ((True, "# \\x1b[2J\tcaf\xe9\n"), (False, source)):
+        monkeypatch.setattr(show, "on_terminal", lambda on=terminal: on)
+        show.say_source(source)
+        assert capsys.readouterr().out == wanted
+
+
+def test_json_stays_the_same_value(capsys: pytest.CaptureFixture[str]) -> None:
+    show.put_json({"reason": HOSTILE})
+    assert json.loads(capsys.readouterr().out) == {"reason": HOSTILE}

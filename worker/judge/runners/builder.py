@@ -5,8 +5,6 @@ The compiler is confined too (its source is hostile), and no build holds an excl
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 
 from worker.judge.runners.sessions import Builder, BuildFailed
@@ -15,9 +13,8 @@ from worker.languages import LANGUAGES, BuildError, ToolchainMissing
 from worker.languages.cache import BuildCache, BuildProcessFailed
 
 
-def make_builder(root: Path, *, on_gpu: bool) -> Builder:
-    """A builder into the cache at `root`, for this machine's processor and GPU."""
-    cache = BuildCache(root)
+def make_builder(cache: BuildCache, *, on_gpu: bool) -> Builder:
+    """A builder into the cache, for this machine's processor and GPU."""
     arch_of_cuda = cuda_arch(on_gpu=on_gpu)
 
     def build(language: str, source: str, flags: list[str]) -> str:

@@ -12,6 +12,7 @@ import torch
 
 from worker.judge.runners.builder import make_builder
 from worker.judge.runners.sessions import Runner, Zygote, runner_environment, zygote_environment
+from worker.languages.cache import BuildCache
 from worker.runner import sandbox
 
 _PROJECT_ROOT = Path(__file__).resolve().parents[3]
@@ -50,7 +51,7 @@ class Processes:
     def __init__(self, options: RefereeOptions, *, on_gpu: bool) -> None:
         self._options, self._on_gpu = options, on_gpu
         options.build_root.mkdir(parents=True, exist_ok=True)
-        self._builder = make_builder(options.build_root, on_gpu=on_gpu)
+        self._builder = make_builder(BuildCache(options.build_root), on_gpu=on_gpu)
         self._zygote: Zygote | None = None
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import os
 import socket
@@ -92,7 +91,7 @@ class Runner:
         self, zygote: Zygote, pid: int, control: socket.socket, bell: socket.socket, output: int, limits: sandbox.Limits
     ) -> None:
         self._zygote, self._pid, self._control, self._bell, self._limits = zygote, pid, control, bell, limits
-        self._tail: collections.deque[bytes] = collections.deque(maxlen=LOG_BYTES // 1024)
+        self._tail = b""
         self._drain = threading.Thread(target=self._read_output, args=(output,), daemon=True)
         self._drain.start()
         self.build: Builder | None = None
@@ -194,7 +193,7 @@ class Runner:
 
     def log(self) -> str:
         """The tail of what it printed."""
-        return b"".join(self._tail).decode(errors="replace")
+        return self._tail.decode(errors="replace")
 
     def close(self) -> int:
         """End it and everything that it started; returns the exit code."""
@@ -258,8 +257,8 @@ class Runner:
 
     def _read_output(self, output: int) -> None:
         with os.fdopen(output, "rb", buffering=0) as pipe:
-            while data := pipe.read(1024):
-                self._tail.append(data)
+            while data := pipe.read(LOG_BYTES):  # as much as a pipe holds: a flood costs one wake-up for each 64 KiB
+                self._tail = (self._tail + data)[-LOG_BYTES:]
 
 
 def _fault_of_exit(code: int, limits: sandbox.Limits, doing: str, log: str) -> Fault:
