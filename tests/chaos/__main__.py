@@ -73,9 +73,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--keep", type=Path, help="a folder for the journals and logs")
     parser.add_argument("--length-s", type=float, default=90.0, help="of the faults of a schedule")
     parser.add_argument("--in-flight", type=int, default=40, help="jobs that are kept under way")
-    parser.add_argument(
-        "--kinds", action="append", choices=list(KINDS), help="only faults of this kind; may be repeated"
-    )
+    parser.add_argument("--kinds", action="append", choices=list(KINDS), help="only these faults; may be repeated")
     parser.add_argument("--quick", action="store_true", help="schedules of 45 s")
     return parser.parse_args()
 

@@ -24,6 +24,7 @@ RETRY_S = 0.5
 ANSWER_S = 10.0
 SILENCE_S = 40.0
 """A stream that says nothing for so long (keepalives come each 15 s) is taken for dead."""
+SLOW_S = 0.7
 
 Body = dict[str, Any]
 
@@ -59,6 +60,8 @@ class Clients:
         self.done: set[str] = set()
         self.accepted: dict[str, str] = {}
         """Job ids by idempotency key."""
+        self._last: dict[str, int] = {}
+        """The last event seen, by job."""
         self._urls = list(urls)
         self._headers = {"Authorization": f"Bearer {token}"}
         self._dice = random.Random(f"clients {seed}")
@@ -182,8 +185,8 @@ class Clients:
 
     async def _stream(self, job_id: str, pause_s: float = 0.0) -> None:
         """Server-sent events, taken up again after the last one seen whenever the connection breaks."""
-        last = 0
         while True:
+            last = self._last.get(job_id)
             headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": str(last)} if last else {})
             url = f"{self._dice.choice(self._urls)}/v1/jobs/{job_id}/events"
             timeout = httpx2.Timeout(ANSWER_S, read=SILENCE_S)
@@ -191,15 +194,13 @@ class Clients:
                 async with self._client.stream("GET", url, headers=headers, timeout=timeout) as answer:
                     if answer.status_code == 204:
                         return
-                    if answer.status_code == 200:
-                        last, ended = await self._read_stream(job_id, answer, last, pause_s)
-                        if ended:
-                            return
+                    if answer.status_code == 200 and await self._read_stream(job_id, answer, pause_s):
+                        return
             except httpx2.HTTPError as error:
-                self.journal.write("stream_broke", job_id=job_id, after=last, why=type(error).__name__)
+                self.journal.write("stream_broke", job_id=job_id, why=type(error).__name__)
             await asyncio.sleep(RETRY_S)
 
-    async def _read_stream(self, job_id: str, answer: httpx2.Response, last: int, pause_s: float) -> tuple[int, bool]:
+    async def _read_stream(self, job_id: str, answer: httpx2.Response, pause_s: float) -> bool:
         frame: dict[str, str] = {}
         async for line in answer.aiter_lines():
             if line:
@@ -207,18 +208,18 @@ class Clients:
                 frame[name] = value.strip()
                 continue
             if "id" in frame:
-                last = int(frame["id"])
+                self._last[job_id] = int(frame["id"])
                 data = json.loads(frame["data"])
-                self.journal.write("event", job_id=job_id, seq=last, type=data["type"], data=data["data"])
+                self.journal.write("event", job_id=job_id, seq=data["seq"], type=data["type"], data=data["data"])
                 if data["type"] == "job.finished":
-                    return last, True
+                    return True
                 await asyncio.sleep(pause_s)
             frame = {}
-        return last, False
+        return False
 
     async def _slowly(self, job_id: str) -> None:
-        """A consumer that takes two seconds over each event, while the server's buffers fill."""
-        await self._stream(job_id, pause_s=2.0)
+        """A consumer that takes its time over each event, while the server's buffers fill."""
+        await self._stream(job_id, pause_s=SLOW_S)
 
     async def _pages(self, job_id: str) -> None:
         """Pages of three events."""

@@ -1,7 +1,7 @@
 """The fleet: Postgres and Valkey behind proxies, a fake provider, two APIs, control, llm and the evaluators.
 
 Every process is started with the command line of production (`cli.deployment`), evaluators with a stub judge. What dies
-is started again by `tend`, after a moment, as a supervisor would; it must be called from the thread that made the fleet.
+is started again by `tend` after a moment, as by a supervisor; call it from the thread that made the fleet.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Fleet:
         for number in range(2):
             listener = stack.enter_context(listen("127.0.0.1", 0))
             self.urls.append(url_of(listener))
-            self._add(f"api-{number}", replace(api_program(listener, around), log=self.logs / f"api-{number}.log"))
+            self._add(f"api-{number}", api_program(listener, around))
         control, llm, cpu = worker_programs(("control", "llm", "cpu"), (), around, grace_s=5)
         library = build(self.home)
         for name, program in (("control", control), ("llm", llm)):
@@ -150,11 +150,10 @@ class Fleet:
             name = f"evaluator-{number}"
             argv = [word.replace("cpu.", f"cpu{number}.") if word.startswith("cpu.") else word for word in cpu.argv]
             argv[1:3] = ["-m", "tests.chaos.evaluator", str(self.options.judge_s)]
-            program = replace(cpu, argv=argv, log=self.logs / f"{name}.log")
-            self._add(name, self._with_clock(name, program, library))
+            self._add(name, self._with_clock(name, replace(cpu, argv=argv), library))
 
     def _add(self, name: str, program: Program) -> None:
-        self.programs[name] = replace(program, name=name, ready=None)
+        self.programs[name] = replace(program, name=name, ready=None, log=self.logs / f"{name}.log")
 
     def _with_clock(self, name: str, program: Program, library: Path) -> Program:
         clock = self.clocks[name] = Clock(library, self.home / f"{name}.clock")

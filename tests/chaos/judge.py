@@ -1,8 +1,8 @@
 """A judge process that judges nothing: it answers the questions of `worker.judge.client` from a hash of the source.
 
 Only the harness starts it (`tests.chaos.evaluator`). A real judgement takes seconds of a core; here what is under test
-is all that happens around it, and thousands of candidates must pass in minutes. Like the real one it works with a file in
-its home, says `infra_error` when the disk refuses, and ends when its standard input closes or its worker dies.
+is all that happens around it, and thousands of candidates must pass in minutes. Like the real one it works with a file
+in its home, says `infra_error` when the disk refuses, and ends when its standard input closes or its worker dies.
 
     python -m tests.chaos.judge HOME HARDWARE LONGEST_S
 """

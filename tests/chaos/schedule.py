@@ -41,9 +41,8 @@ def run(fleet: Fleet, faults: Sequence[Fault], length_s: float, each_tick: Calla
         while waiting and waiting[0].at_s <= now_s:
             fault = waiting.pop(0)
             done = KINDS[fault.kind].begin(fleet, fault)
-            told.append(
-                f"{now_s:6.1f} s  {fault.kind} {fault.target} {fault.length_s or ''}: {done or 'nothing there'}"
-            )
+            what = f"{fault.kind} {fault.target}".strip() + (f" for {fault.length_s} s" if fault.length_s else "")
+            told.append(f"{now_s:.1f} s: {what}: {done or 'nothing there'}")
             log.info("chaos.fault", at_s=round(now_s, 1), kind=fault.kind, target=fault.target, done=done)
             if fault.length_s:
                 lasting.append(fault)
