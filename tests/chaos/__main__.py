@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ import structlog
 
 from cli.descendants import become_subreaper
 from tests.chaos.faults import KINDS
+from tests.chaos.mounts import enter_own_mounts
 from tests.chaos.run import Load, Outcome, one
 
 QUICK = Load(length_s=45.0)
@@ -29,6 +31,10 @@ def main() -> int:
     """Run the schedules that are asked for."""
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     become_subreaper()
+    alone = enter_own_mounts()
+    if not alone:
+        sys.stderr.write("no mounts of our own here: full disks and shared memory are left out\n")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is stopped
     options = _options()
     load = QUICK if options.quick else Load(length_s=options.length_s, in_flight=options.in_flight)
     done = _done(options.out) if options.resume else set()

@@ -1,7 +1,7 @@
 """An evaluator with the stub judge: `python -m tests.chaos.evaluator LONGEST_S [what Celery's worker takes]`.
 
-All of it is the worker of production but for what costs seconds of a core: its judge process is `tests.chaos.judge`, its
-built-in proposer `tests.chaos.builtin`, and its device is described as unknown instead of being measured at each start.
+All of it is the worker of production but for what takes seconds of a core: its judge process is `tests.chaos.judge`,
+its built-in proposer `tests.chaos.builtin`, and its device is called unknown instead of being measured at each start.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def _kill(fleet: Fleet, fault: Fault) -> str:
 
 
 def _kill_child(fleet: Fleet, fault: Fault) -> str:
-    """A pool process, or the beat of the control worker."""
+    """A pool process."""
     pid = fleet.pid(fault.target)
     children = below(pid) if pid is not None else []
     return f"pid {children[0]}" if children and kill(children[:1]) else ""
@@ -166,7 +166,7 @@ LINKS: Final = ("postgres", "valkey")
 
 KINDS: Final[Mapping[str, Kind]] = {
     "kill": Kind(_kill, targets=PROGRAMS, weight=6),
-    "kill child": Kind(_kill_child, targets=("control", *EVALUATING), weight=2),
+    "kill child": Kind(_kill_child, targets=EVALUATING, weight=2),
     "kill judge": Kind(_kill_judge, targets=EVALUATING),
     "pause": Kind(_pause, _resume, PROGRAMS, LONG, weight=4),
     "pause child": Kind(_pause_child, _resume, EVALUATING, LONG, weight=2),

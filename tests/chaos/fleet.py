@@ -10,7 +10,6 @@ import json
 import os
 import secrets
 import shutil
-import subprocess
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
@@ -32,6 +31,7 @@ from db.keys import create_key
 from db.session import make_sessions
 from db.vocabulary import Scope
 from tests.chaos.clock import Clock, build
+from tests.chaos.mounts import in_own_mounts, mount_memory, unmount
 from tests.chaos.provider import PRICE_USD, Provider
 from tests.chaos.proxy import Proxy
 from tests.chaos.signals import resume, tree
@@ -119,10 +119,9 @@ class Fleet:
     def _prepare(self, stack: ExitStack) -> None:
         for folder in (self.home / "servers", self.scratch, self.logs):
             folder.mkdir(parents=True)
-        mount = ["mount", "-t", "tmpfs", "-o", f"size={SCRATCH_MB}m", "chaos", str(self.scratch)]
-        if shutil.which("mount") and subprocess.run(mount, capture_output=True, check=False).returncode == 0:
-            self.small_disk = True
-            stack.callback(subprocess.run, ["umount", "--lazy", str(self.scratch)], check=False)
+        if in_own_mounts():
+            self.small_disk = mount_memory(self.scratch, SCRATCH_MB)
+            stack.callback(unmount, self.scratch)
         (self.scratch / "tmp").mkdir()
         (self.scratch / "counts").mkdir()
         # The provider's key comes by the environment, as operators set it: only the caller of models may have it.

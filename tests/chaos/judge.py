@@ -12,9 +12,9 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
-import os
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -44,15 +44,14 @@ def _answer(question: str, what: dict[str, Any], home: Path, longest_s: float) -
         return {"report": {"fingerprint": hashlib.sha256(what["source"].encode()).hexdigest()}}
     if question != "evaluate":
         return {"infra_error": f"the stub cannot {question}"}
-    scratch = home / f"candidate-{os.getpid()}"
     try:
-        scratch.write_bytes(bytes(_SCRATCH_BYTES))
+        # Without a name, as files in a runner's namespace: nothing of it is left, whoever is killed.
+        with tempfile.TemporaryFile(dir=home) as scratch:
+            scratch.write(bytes(_SCRATCH_BYTES))
         draw = int.from_bytes(hashlib.sha256(what["candidate_source"].encode()).digest()[:4]) / 2**32
         time.sleep(longest_s * (0.2 + 0.8 * draw))
     except OSError as error:
         return {"infra_error": f"the scratch folder: {error.strerror}"}
-    finally:
-        scratch.unlink(missing_ok=True)
     return {"report": _report(what["candidate_id"], draw).to_json()}
 
 

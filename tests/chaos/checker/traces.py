@@ -14,7 +14,7 @@ from tests.chaos.checker.violations import Violation, violation
 from tests.chaos.signals import command, tree
 
 _SHARED: Final = (Path("/dev/shm"), Path("/proc/sysvipc/shm"))
-_EXPECTED_FILES: Final = ("celerybeat-schedule", "counts", "caches", "lost+found")
+_EXPECTED_FILES: Final = ("counts", "caches", "lost+found")
 """What workers keep in their scratch folder on purpose."""
 
 
