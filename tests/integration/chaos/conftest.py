@@ -8,13 +8,15 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Engine, text
 from sqlalchemy.orm import Session, sessionmaker
 
+from cli.embedded.postgres import EmbeddedPostgres
 from db import events, jobs, ledger, llm_calls
 from db.jobs import IdempotencyKey
 from db.llm_calls import CallRecord
 from db.models import Job
+from db.session import make_engine, make_sessions
 from db.vocabulary import Proposer, StopReason, WorkKind, WorkState
 from tests.chaos.journal import Journal
 from tests.support.ledger import claim_kind, evaluate, make_candidates, new_job, propose, report
@@ -36,10 +38,14 @@ class World:
         self.connection.execute(text(statement), {"job": self.job_id, "candidate": self.candidates[0], **values})
 
 
-@pytest.fixture
-def world(sessions: sessionmaker[Session], tmp_path: Path) -> Iterator[World]:
+@pytest.fixture(scope="module")
+def sound(
+    postgres: EmbeddedPostgres, module_database: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Engine, Journal, str]]:
     """One job of two candidates from submission to end, through the functions of production, all of it told."""
-    journal = Journal(tmp_path / "journal.jsonl")
+    engine = make_engine(postgres.url_for(module_database), "tests")
+    sessions = make_sessions(engine)
+    journal = Journal(tmp_path_factory.mktemp("told") / "journal.jsonl")
     journal.write("submitting", key="key-1", body={})
     with sessions.begin() as session:
         job = jobs.create_job(session, new_job(), IdempotencyKey("key-1", "hash")).job
@@ -50,9 +56,19 @@ def world(sessions: sessionmaker[Session], tmp_path: Path) -> Iterator[World]:
             journal.write("event", job_id=job.id, seq=event.seq, type=event.type, data=event.data)
         ended = jobs.fetch_job(session, job.id)
     journal.write("ended", job_id=job.id, state=ended.state, stop_reason=ended.stop_reason, usd="0.4")
-    with sessions().connection() as connection:
+    yield engine, journal, job.id
+    engine.dispose()
+
+
+@pytest.fixture
+def world(sound: tuple[Engine, Journal, str], tmp_path: Path) -> Iterator[World]:
+    """All that in a transaction and a journal of this test alone."""
+    engine, journal, job_id = sound
+    own = tmp_path / "journal.jsonl"
+    own.write_bytes(journal.path.read_bytes())
+    with engine.connect() as connection:
         made = connection.execute(text("SELECT id FROM candidates ORDER BY ordinal")).scalars()
-        yield World(connection, journal, job.id, tuple(made))
+        yield World(connection, Journal(own), job_id, tuple(made))
         connection.rollback()
 
 

@@ -215,9 +215,9 @@ def test_a_process_that_belongs_to_nobody_is_found() -> None:
     environment = {"PLANTED": "sk-canary-5"}
     with subprocess.Popen(sleeper, env=environment) as process:
         try:
-            orphans = check_processes(())
-            assert any(f"pid {process.pid}" in row for each in orphans for row in each.rows)
-            assert not any(f"pid {process.pid}:" in row for each in check_processes([process.pid]) for row in each.rows)
+            (orphan,) = check_processes(others)
+            assert f"pid {process.pid}" in orphan.rows[0]
+            assert check_processes([*others, process.pid]) == []
             assert check_environments("sk-canary-5", [], [process.pid]) != []
             assert check_environments("sk-canary-5", [process.pid], [process.pid]) == []
         finally:
