@@ -1,11 +1,12 @@
 """A fleet under seeded faults, and whether anything was lost, doubled or told wrong: `make chaos`.
 
-    python -m tests.chaos --seeds 0-49 --out chaos.jsonl --resume     # two and a half hours on two cores
-    python -m tests.chaos --quick                                     # one short schedule
-    python -m tests.chaos --seeds 7 --keep logs                       # that one again, with its journal and logs
+    python -m tests.chaos --seeds 0-49 --out chaos.jsonl --resume      # schedules: two and a half hours on two cores
+    python -m tests.chaos --seeds 7 --keep logs                        # one again, with its journal and logs
+    python -m tests.chaos --figures kills,recovery,flush --out f.jsonl # docs/reliability.md says what they are
+    python -m tests.chaos --quick                                      # a short schedule and small figures: CI
 
-The results file has one JSON line for each schedule, with its faults and its violations; `--resume` skips those that it
-has. Exit code 0: no violation, and enough jobs were in flight; 1 otherwise.
+The results file has one JSON line for each schedule, with its faults and its violations, and for each figure;
+`--resume` skips the seeds that it has. Exit code 0: no violation, and enough jobs were in flight; 1 otherwise.
 """
 
 from __future__ import annotations
@@ -14,51 +15,75 @@ import argparse
 import json
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import structlog
 
 from cli.descendants import become_subreaper
+from tests.chaos import figures
+from tests.chaos.checker.violations import Violation
 from tests.chaos.faults import KINDS
+from tests.chaos.fleet import Options
 from tests.chaos.mounts import enter_own_mounts
 from tests.chaos.run import Load, Outcome, one
 
-QUICK = Load(length_s=45.0)
+QUICK_LENGTH_S = 45.0
+FIGURES: dict[str, Callable[[argparse.Namespace], tuple[figures.Figure, list[Violation]]]] = {
+    "kills": lambda asked: figures.kills(asked.jobs),
+    "recovery": lambda asked: figures.recovery(asked.samples, _leased(asked)),
+    "flush": lambda asked: figures.flush(asked.units),
+}
 
 
 def main() -> int:
-    """Run the schedules that are asked for."""
+    """Run the schedules and figures that are asked for."""
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     become_subreaper()
-    alone = enter_own_mounts()
-    if not alone:
+    if not enter_own_mounts():
         sys.stderr.write("no mounts of our own here: full disks and shared memory are left out\n")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is stopped
-    options = _options()
-    load = QUICK if options.quick else Load(length_s=options.length_s, in_flight=options.in_flight)
-    done = _done(options.out) if options.resume else set()
+    asked = _options()
+    load = Load(length_s=asked.length_s, in_flight=asked.in_flight)
+    done = _done(asked.out) if asked.resume else set()
     bad = 0
-    for seed in (seed for seed in _seeds(options.seeds) if seed not in done):
-        outcome = one(seed, load, options.kinds or tuple(KINDS), options.keep)
-        _tell(outcome)
-        if options.out is not None:
-            with options.out.open("a") as file:
-                file.write(json.dumps(outcome.to_json(), default=str) + "\n")
+    for seed in (seed for seed in _seeds(asked.seeds) if seed not in done):
+        outcome = one(seed, load, asked.kinds or tuple(KINDS), asked.keep)
+        _tell(_about(outcome), outcome.violations)
+        _store(asked.out, outcome.to_json())
         bad += bool(outcome.violations) or outcome.least_in_flight < load.least_in_flight
+    for name in filter(None, asked.figures.split(",")):
+        figure, violations = FIGURES[name](asked)
+        _tell(json.dumps(figure), violations)
+        _store(asked.out, figure | {"violations": [each.to_json() for each in violations]})
+        bad += bool(violations)
     return int(bad > 0)
 
 
-def _tell(outcome: Outcome) -> None:
-    sys.stdout.write(f"seed {outcome.seed}: {len(outcome.faults)} faults, {len(outcome.violations)} violations, ")
-    sys.stdout.write(f"at least {outcome.least_in_flight} jobs in flight, {outcome.facts}\n")
-    for each in outcome.violations:
-        sys.stdout.write(f"  {each}\n")
+def _leased(asked: argparse.Namespace) -> Options:
+    """A renewal comes four times in a lease, as in production; a candidate takes longer than one beat."""
+    return Options(lease_s=asked.lease_s, renew_s=asked.lease_s / 4.5, judge_s=4.0)
+
+
+def _about(outcome: Outcome) -> str:
+    told = f"seed {outcome.seed}: {len(outcome.faults)} faults, {len(outcome.violations)} violations"
+    return f"{told}, at least {outcome.least_in_flight} jobs in flight, {outcome.facts}"
+
+
+def _tell(line: str, violations: Sequence[Violation]) -> None:
+    sys.stdout.write("\n".join([line, *(f"  {each}" for each in violations)]) + "\n")
     sys.stdout.flush()
 
 
+def _store(out: Path | None, result: dict[str, Any]) -> None:
+    if out is not None:
+        with out.open("a") as file:
+            file.write(json.dumps(result, default=str) + "\n")
+
+
 def _seeds(words: str) -> Iterator[int]:
-    for word in words.split(","):
+    for word in filter(None, words.split(",")):
         first, _, last = word.partition("-")
         yield from range(int(first), int(last or first) + 1)
 
@@ -66,22 +91,31 @@ def _seeds(words: str) -> Iterator[int]:
 def _done(out: Path | None) -> set[int]:
     if out is None or not out.exists():
         return set()
-    return {json.loads(line)["seed"] for line in out.read_text().splitlines()}
+    return {line["seed"] for line in map(json.loads, out.read_text().splitlines()) if "seed" in line}
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tests.chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", default="0", help="of the schedules: 0-49, or 3,7,11-13")
-    parser.add_argument("--out", type=Path, help="the results file, one JSON line for each schedule")
+    parser.add_argument("--seeds", default="", help="of the schedules: 0-49, or 3,7,11-13")
+    parser.add_argument("--figures", default="", help="kills, recovery and flush, separated by commas")
+    parser.add_argument("--quick", action="store_true", help="one schedule of 45 s and small figures")
+    parser.add_argument("--out", type=Path, help="the results file, one JSON line for each schedule and figure")
     parser.add_argument("--resume", action="store_true", help="skip the seeds that the results file has")
-    parser.add_argument("--keep", type=Path, help="a folder for the journals and logs")
+    parser.add_argument("--keep", type=Path, help="a folder for the journals and logs of schedules")
     parser.add_argument("--length-s", type=float, default=90.0, help="of the faults of a schedule")
     parser.add_argument("--in-flight", type=int, default=40, help="jobs that are kept under way")
     parser.add_argument("--kinds", action="append", choices=list(KINDS), help="only these faults; may be repeated")
-    parser.add_argument("--quick", action="store_true", help="schedules of 45 s")
-    return parser.parse_args()
+    parser.add_argument("--jobs", type=int, default=500, help="of the figure kills")
+    parser.add_argument("--samples", type=int, default=20, help="of the figure recovery")
+    parser.add_argument("--lease-s", type=float, default=45.0, help="of the figure recovery")
+    parser.add_argument("--units", type=int, default=500, help="of the figure flush")
+    asked = parser.parse_args()
+    if asked.quick:
+        quick = {"seeds": "0", "figures": "kills,recovery,flush", "length_s": QUICK_LENGTH_S}
+        vars(asked).update(quick | {"jobs": 20, "samples": 4, "lease_s": 6.0, "units": 60})
+    return asked
 
 
 if __name__ == "__main__":

@@ -55,7 +55,11 @@ class Clients:
         model: str,
         in_flight: int,
         candidates: int,
+        most: int | None = None,
+        plain: bool = False,
     ) -> None:
+        """`most`: submit no more jobs in all than so many; `plain`: none with a cap, a cancel or a second submission."""
+
         self.journal = journal
         self.done: set[str] = set()
         self.accepted: dict[str, str] = {}
@@ -74,9 +78,9 @@ class Clients:
         self._thread = threading.Thread(target=self._loop.run_forever, name="clients", daemon=True)
         self._tasks: set[asyncio.Task[None]] = set()
         self._client: httpx2.AsyncClient
-        self.most: int | None = None
-        """Submit no more than so many in all."""
-        self.submitted = 0
+        self._most = most
+        self._plain = plain
+        self._submitted = 0
 
     def start(self) -> None:
         """Begin to submit."""
@@ -117,11 +121,11 @@ class Clients:
 
     async def _submit_until_enough(self) -> None:
         while not self._enough.is_set():
-            if self.submitted == self.most:
+            if self._submitted == self._most:
                 self._enough.set()
             elif len(self._tasks) < self._in_flight:
-                task = asyncio.create_task(self._life(self.submitted))
-                self.submitted += 1
+                task = asyncio.create_task(self._life(self._submitted))
+                self._submitted += 1
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
             await asyncio.sleep(0.02)
@@ -129,18 +133,20 @@ class Clients:
     async def _life(self, number: int) -> None:
         dice = random.Random(f"{self._seed} {number}")
         # A few jobs meet a cap before their candidates are used up.
-        budget = {7: {"calls": 3}, 9: {"usd": "0.50"}}.get(number % 10, {})
+        budget = {} if self._plain else {7: {"calls": 3}, 9: {"usd": "0.50"}}.get(number % 10, {})
         asked = body(self._candidates, self._model, number, **budget)
         key = f"chaos-{self._seed}-{number}"
         job_id = await self._submit(key, asked)
         if job_id is None:
             return
         self.accepted[key] = job_id
-        if dice.random() < 0.2:
+        if dice.random() < 0.2 and not self._plain:
             again = await self._submit(key, asked)
             self.journal.write("submitted_again", key=key, job_id=again)
-        cancelling = asyncio.create_task(self._cancel(job_id, dice.uniform(1.0, 20.0))) if dice.random() < 0.1 else None
-        way = dice.choice((self._stream, self._stream, self._slowly, self._pages))
+        cancels = dice.random() < 0.1 and not self._plain
+        cancelling = asyncio.create_task(self._cancel(job_id, dice.uniform(1.0, 20.0))) if cancels else None
+        ways = (self._stream, self._pages) if self._plain else (self._stream, self._stream, self._slowly, self._pages)
+        way = dice.choice(ways)
         await way(job_id)
         if cancelling is not None:
             cancelling.cancel()

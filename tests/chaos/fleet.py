@@ -11,7 +11,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -92,6 +92,7 @@ class Fleet:
         """Whether the scratch folder is a file system of its own, that can be filled."""
         self.secrets = Secrets(f"sk-canary-{secrets.token_hex(12)}", f"pw-canary-{secrets.token_hex(12)}", "")
         self._due: dict[str, float] = {}
+        self._held: frozenset[str] = frozenset()
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -212,7 +213,7 @@ class Fleet:
         """Start again what has died `RESTART_S` ago."""
         now = time.monotonic()
         for name in ("postgres", "valkey", *self.programs):
-            if self.pid(name) is not None:
+            if self.pid(name) is not None or name in self._held:
                 self._due.pop(name, None)
             elif now > self._due.setdefault(name, now + RESTART_S):
                 self._restart(name)
@@ -225,6 +226,18 @@ class Fleet:
         except EmbeddedError as error:
             # A killed postmaster's children need a moment to follow it; the next round tries again.
             log.warning("chaos.restart_failed", name=name, error=str(error))
+
+    def hold(self, names: Iterable[str]) -> None:
+        """Stop these programs, and do not start them again until `release`."""
+        self._held = frozenset(names)
+        for name in self._held:
+            self.programs[name].stop()
+
+    def release(self) -> None:
+        """Start what was held."""
+        for name in self._held:
+            self.programs[name].start()
+        self._held = frozenset()
 
     def forget_valkey(self) -> None:
         """Remove what Valkey wrote to disk: it starts again as one without persistence. Call it while it is dead."""
