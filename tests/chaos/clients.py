@@ -58,7 +58,7 @@ class Clients:
         most: int | None = None,
         plain: bool = False,
     ) -> None:
-        """`most`: submit no more jobs in all than so many; `plain`: none with a cap, a cancel or a second submission."""
+        """`most`: submit no more jobs than that; `plain`: none with a cap, a cancel or a second submission."""
 
         self.journal = journal
         self.done: set[str] = set()
