@@ -105,7 +105,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help="skip the seeds that the results file has")
     parser.add_argument("--keep", type=Path, help="a folder for the journals and logs of schedules")
     parser.add_argument("--length-s", type=float, default=90.0, help="of the faults of a schedule")
-    parser.add_argument("--in-flight", type=int, default=40, help="jobs that are kept under way")
+    parser.add_argument("--in-flight", type=int, default=50, help="clients at a time, each with its job")
     parser.add_argument("--kinds", action="append", choices=list(KINDS), help="only these faults; may be repeated")
     parser.add_argument("--jobs", type=int, default=500, help="of the figure kills")
     parser.add_argument("--samples", type=int, default=20, help="of the figure recovery")

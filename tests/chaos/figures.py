@@ -24,6 +24,7 @@ from tests.chaos.clients import Clients
 from tests.chaos.faults import EVALUATING, PROGRAMS
 from tests.chaos.fleet import MODEL, Fleet, Options
 from tests.chaos.journal import Journal
+from tests.chaos.provider import PRICE_USD
 from tests.chaos.run import POLL_S, settled, wait_until_ready
 from tests.chaos.signals import below, kill
 
@@ -88,7 +89,7 @@ def kills(jobs: int, seed: int = 0) -> tuple[Figure, list[Violation]]:
         wall_s = time.monotonic() - began
         found = _counts(fleet)
         with fleet.database.connect() as connection:
-            violations = [*check_rows(connection, fleet.price_usd), *check_told(connection, journal)]
+            violations = [*check_rows(connection, PRICE_USD), *check_told(connection, journal)]
     figure = {"figure": "kills", "jobs": jobs, "kills": len(killed), "wall_s": round(wall_s), **found}
     wanted = {"terminal": jobs, "evaluations": jobs * CANDIDATES, "duplicates": 0}
     wrong = [f"{name}: {found[name]} and not {value}" for name, value in wanted.items() if found[name] != value]
@@ -185,7 +186,7 @@ def flush(units: int, seed: int = 0) -> tuple[Figure, list[Violation]]:
         calm_s = _drained(fleet, journal, units, seed, lambda: None)
         flushed_s = _drained(fleet, journal, units, seed + 1, lambda: _flush(fleet))
         with fleet.database.connect() as connection:
-            violations = [*check_rows(connection, fleet.price_usd), *check_told(connection, journal)]
+            violations = [*check_rows(connection, PRICE_USD), *check_told(connection, journal)]
     added_s = flushed_s - calm_s
     figure = {
         "figure": "flush",

@@ -32,7 +32,7 @@ from db.session import make_sessions
 from db.vocabulary import Scope
 from tests.chaos.clock import Clock, build
 from tests.chaos.mounts import in_own_mounts, mount_memory, unmount
-from tests.chaos.provider import PRICE_USD, Provider
+from tests.chaos.provider import Provider
 from tests.chaos.proxy import Proxy
 from tests.chaos.signals import resume, tree
 from tests.support.schema import migrate
@@ -189,11 +189,6 @@ class Fleet:
             "TMPDIR": str(self.scratch / "tmp"),
             "PGCONNECT_TIMEOUT": "5",
         }
-
-    @property
-    def price_usd(self) -> float:
-        """Of one answer."""
-        return PRICE_USD
 
     def broker(self) -> Redis:
         """A connection to Valkey that knows no proxy."""

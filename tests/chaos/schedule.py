@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import structlog
 
@@ -30,7 +30,7 @@ def _plan(dice: random.Random, length_s: float, kinds: tuple[str, ...]) -> Itera
         at_s += dice.uniform(*GAP_S)
 
 
-def run(fleet: Fleet, faults: Sequence[Fault], length_s: float, each_tick: Callable[[], None]) -> list[str]:
+def run(fleet: Fleet, faults: Sequence[Fault], length_s: float) -> list[str]:
     """Do the faults at their time, restart what died, undo what lasted; what was done, one line each."""
     began = time.monotonic()
     waiting, lasting, told = list(faults), [], []
@@ -47,7 +47,6 @@ def run(fleet: Fleet, faults: Sequence[Fault], length_s: float, each_tick: Calla
             if fault.length_s:
                 lasting.append(fault)
         fleet.tend()
-        each_tick()
         time.sleep(TICK_S)
     return told
 
