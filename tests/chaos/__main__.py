@@ -2,11 +2,11 @@
 
     python -m tests.chaos --seeds 0-49 --out chaos.jsonl --resume      # schedules: two and a half hours on two cores
     python -m tests.chaos --seeds 7 --keep logs                        # one again, with its journal and logs
-    python -m tests.chaos --figures kills,recovery,flush --out f.jsonl # docs/reliability.md says what they are
+    python -m tests.chaos --figures all --out chaos.jsonl             # docs/reliability.md says what they are
     python -m tests.chaos --quick                                      # a short schedule and small figures: CI
 
 The results file has one JSON line for each schedule, with its faults and its violations, and for each figure;
-`--resume` skips the seeds that it has. Exit code 0: no violation, and enough jobs were in flight; 1 otherwise.
+`--resume` skips what it has. Exit code 0: no violation, and enough jobs were in flight; 1 otherwise.
 """
 
 from __future__ import annotations
@@ -46,14 +46,15 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is stopped
     asked = _options()
     load = Load(length_s=asked.length_s, in_flight=asked.in_flight)
-    done = _done(asked.out) if asked.resume else set()
-    bad = 0
+    done = _done(asked.out) if asked.resume else {}
+    bad = sum(bool(line["violations"]) for line in done.values())
     for seed in (seed for seed in _seeds(asked.seeds) if seed not in done):
         outcome = one(seed, load, asked.kinds or tuple(KINDS), asked.keep)
         _tell(_about(outcome), outcome.violations)
         _store(asked.out, outcome.to_json())
         bad += bool(outcome.violations) or outcome.least_in_flight < load.least_in_flight
-    for name in filter(None, asked.figures.split(",")):
+    names = FIGURES if asked.figures == "all" else filter(None, asked.figures.split(","))
+    for name in (name for name in names if name not in done):
         figure, violations = FIGURES[name](asked)
         _tell(json.dumps(figure), violations)
         _store(asked.out, figure | {"violations": [each.to_json() for each in violations]})
@@ -88,10 +89,12 @@ def _seeds(words: str) -> Iterator[int]:
         yield from range(int(first), int(last or first) + 1)
 
 
-def _done(out: Path | None) -> set[int]:
+def _done(out: Path | None) -> dict[int | str, dict[str, Any]]:
+    """The results that the file has, by seed or by the figure's name."""
     if out is None or not out.exists():
-        return set()
-    return {line["seed"] for line in map(json.loads, out.read_text().splitlines()) if "seed" in line}
+        return {}
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    return {line.get("figure", line.get("seed")): line for line in lines}
 
 
 def _options() -> argparse.Namespace:
@@ -99,10 +102,10 @@ def _options() -> argparse.Namespace:
         prog="python -m tests.chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", default="", help="of the schedules: 0-49, or 3,7,11-13")
-    parser.add_argument("--figures", default="", help="kills, recovery and flush, separated by commas")
+    parser.add_argument("--figures", default="", help="kills, recovery and flush, separated by commas; or all")
     parser.add_argument("--quick", action="store_true", help="one schedule of 45 s and small figures")
     parser.add_argument("--out", type=Path, help="the results file, one JSON line for each schedule and figure")
-    parser.add_argument("--resume", action="store_true", help="skip the seeds that the results file has")
+    parser.add_argument("--resume", action="store_true", help="skip what the results file has")
     parser.add_argument("--keep", type=Path, help="a folder for the journals and logs of schedules")
     parser.add_argument("--length-s", type=float, default=90.0, help="of the faults of a schedule")
     parser.add_argument("--in-flight", type=int, default=50, help="clients at a time, each with its job")
@@ -113,7 +116,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--units", type=int, default=500, help="of the figure flush")
     asked = parser.parse_args()
     if asked.quick:
-        quick = {"seeds": "0", "figures": "kills,recovery,flush", "length_s": QUICK_LENGTH_S}
+        quick = {"seeds": "0", "figures": "all", "length_s": QUICK_LENGTH_S}
         vars(asked).update(quick | {"jobs": 20, "samples": 4, "lease_s": 6.0, "units": 60})
     return asked
 
