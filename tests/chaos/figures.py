@@ -31,7 +31,7 @@ from tests.chaos.signals import below, kill
 KILL_EVERY_S: Final = 5.0
 VICTIMS: Final = (*PROGRAMS, "postgres", "valkey")
 CANDIDATES: Final = 4
-LONGEST_S: Final = 3600.0
+LONGEST_S: Final = 1800.0
 MARGIN_S: Final = 15.0
 """Beyond the lease, until a dead worker's candidate must run elsewhere."""
 MOST_ADDED_S: Final = 45.0
@@ -50,8 +50,10 @@ def fleet_of(options: Options) -> Iterator[tuple[Fleet, Journal]]:
 
 
 @contextmanager
-def load(fleet: Fleet, journal: Journal, *, seed: int, jobs: int | None, in_flight: int) -> Iterator[Clients]:
-    """Clients that submit so many jobs of four candidates (None: until told to stop), and nothing else."""
+def load(
+    fleet: Fleet, journal: Journal, *, seed: int, jobs: int | None, in_flight: int, candidates: int = CANDIDATES
+) -> Iterator[Clients]:
+    """Clients that submit so many jobs (None: until told to stop), and nothing else."""
     clients = Clients(
         fleet.urls,
         fleet.secrets.client,
@@ -59,7 +61,7 @@ def load(fleet: Fleet, journal: Journal, *, seed: int, jobs: int | None, in_flig
         seed=seed,
         model=MODEL,
         in_flight=in_flight,
-        candidates=CANDIDATES,
+        candidates=candidates,
         plain=True,
         most=jobs,
     )
@@ -78,7 +80,8 @@ def kills(jobs: int, seed: int = 0) -> tuple[Figure, list[Violation]]:
         began = killed_at = time.monotonic()
         killed: list[str] = []
         with load(fleet, journal, seed=seed, jobs=jobs, in_flight=60) as clients:
-            while not (clients.over and settled(fleet)) and time.monotonic() - began < LONGEST_S:
+            while not (clients.over and settled(fleet)):
+                _check_time(began, "the jobs have ended")
                 if time.monotonic() - killed_at > KILL_EVERY_S and not clients.over:
                     killed_at, victim = time.monotonic(), dice.choice(VICTIMS)
                     pid = fleet.pid(victim)
@@ -204,18 +207,27 @@ def _drained(fleet: Fleet, journal: Journal, units: int, seed: int, then: Callab
     """Queue the units while no evaluator runs; do something to Valkey; start them;
     the seconds until all is done."""
     fleet.hold(EVALUATING)
-    jobs = units // CANDIDATES
-    with load(fleet, journal, seed=seed, jobs=jobs, in_flight=jobs) as clients:
+    # Without an evaluator a job has two candidates in flight: one for the first that comes, one to be made meanwhile.
+    jobs = units // 2
+    loading = time.monotonic()
+    with load(fleet, journal, seed=seed, jobs=jobs, in_flight=jobs, candidates=2) as clients:
         while _queued(fleet) < units:
+            _check_time(loading, f"{units} units are queued")
             fleet.tend()
             time.sleep(POLL_S)
         then()
         fleet.release()
         began = time.monotonic()
-        while not (clients.over and settled(fleet)) and time.monotonic() - began < LONGEST_S:
+        while not (clients.over and settled(fleet)):
+            _check_time(began, "all units are done")
             fleet.tend()
             time.sleep(POLL_S)
         return time.monotonic() - began
+
+
+def _check_time(began: float, what: str) -> None:
+    if time.monotonic() - began > LONGEST_S:
+        raise TimeoutError(f"waited in vain: {what}")
 
 
 def _queued(fleet: Fleet) -> int:
