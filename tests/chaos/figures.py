@@ -35,6 +35,8 @@ LONGEST_S: Final = 1800.0
 MARGIN_S: Final = 15.0
 """Beyond the lease, until a dead worker's candidate must run elsewhere."""
 MOST_ADDED_S: Final = 45.0
+AT_ONCE: Final = 3
+"""Evaluators that are killed together: one at least goes on."""
 
 log = structlog.get_logger("chaos")
 
@@ -122,20 +124,18 @@ def recovery(samples: int, options: Options, seed: int = 0) -> tuple[Figure, lis
     with fleet_of(options) as (fleet, journal), load(fleet, journal, seed=seed, jobs=None, in_flight=12) as clients:
         dice = random.Random(f"recovery {seed}")
         while len(took_s) < samples:
-            running = _running(fleet)
-            owner, (work_id, attempt) = dice.choice(sorted(running.items())) if running else (None, ("", 0))
-            if owner is None:
-                fleet.tend()
-                time.sleep(POLL_S)
-                continue
-            killed_at = _now(fleet)
-            pid = fleet.pid(owner)
-            if pid is None or not kill(below(pid)[:1] if len(took_s) % 2 else [pid]):
-                continue
-            found = _claimed_again(fleet, work_id, attempt, killed_at)
-            if found is not None:
-                took_s.append(found)
-                log.info("chaos.recovered", took_s=round(found, 2), of=len(took_s))
+            hit: list[tuple[str, int, float]] = []
+            running = sorted(_running(fleet).items())
+            for name, (work_id, attempt) in dice.sample(running, min(AT_ONCE, len(running))):
+                killed_at, pid = _now(fleet), fleet.pid(name)
+                main = (len(took_s) + len(hit)) % 2 == 0
+                if pid is not None and kill([pid] if main else below(pid)[:1]):
+                    hit.append((work_id, attempt, killed_at))
+            found = [_claimed_again(fleet, *each) for each in hit]
+            took_s += [each for each in found if each is not None]
+            log.info("chaos.recovered", took_s=found, of=len(took_s))
+            fleet.tend()
+            time.sleep(POLL_S)
         clients.enough()
     p95_s = sorted(took_s)[max(0, round(0.95 * len(took_s)) - 1)]
     figure = {
