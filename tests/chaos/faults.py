@@ -45,8 +45,11 @@ class Kind:
 
 
 def _kill(fleet: Fleet, fault: Fault) -> str:
-    pid = fleet.pid(fault.target)
-    return f"pid {pid}" if pid is not None and kill([pid]) else ""
+    """The main process alone. What was below it and is paused by another fault must run to see that it is gone."""
+    pids = fleet.pids(fault.target)
+    killed = kill(pids[:1])
+    resume(pids[1:])
+    return f"pid {pids[0]}" if killed else ""
 
 
 def _kill_child(fleet: Fleet, fault: Fault) -> str:
