@@ -29,7 +29,7 @@ from tests.chaos.fleet import Options
 from tests.chaos.mounts import enter_own_mounts
 from tests.chaos.run import Load, Outcome, one
 
-QUICK_LENGTH_S = 45.0
+QUICK_LENGTH_S = 30.0
 FIGURES: dict[str, Callable[[argparse.Namespace], tuple[figures.Figure, list[Violation]]]] = {
     "kills": lambda asked: figures.kills(asked.jobs),
     "recovery": lambda asked: figures.recovery(asked.samples, _leased(asked)),
@@ -103,7 +103,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--seeds", default="", help="of the schedules: 0-49, or 3,7,11-13")
     parser.add_argument("--figures", default="", help="kills, recovery and flush, separated by commas; or all")
-    parser.add_argument("--quick", action="store_true", help="one schedule of 45 s and small figures")
+    parser.add_argument("--quick", action="store_true", help="one schedule of 30 s and small figures")
     parser.add_argument("--out", type=Path, help="the results file, one JSON line for each schedule and figure")
     parser.add_argument("--resume", action="store_true", help="skip what the results file has")
     parser.add_argument("--keep", type=Path, help="a folder for the journals and logs of schedules")
@@ -116,8 +116,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--units", type=int, default=500, help="of the figure flush")
     asked = parser.parse_args()
     if asked.quick:
-        quick = {"seeds": "0", "figures": "all", "length_s": QUICK_LENGTH_S}
-        vars(asked).update(quick | {"jobs": 20, "samples": 4, "lease_s": 6.0, "units": 60})
+        quick = {"seeds": "3", "figures": "all", "length_s": QUICK_LENGTH_S}
+        vars(asked).update(quick | {"jobs": 12, "samples": 3, "lease_s": 6.0, "units": 40})
     return asked
 
 
