@@ -133,7 +133,8 @@ def recovery(samples: int, options: Options, seed: int = 0) -> tuple[Figure, lis
                     hit.append((work_id, attempt, killed_at))
             found = [_claimed_again(fleet, *each) for each in hit]
             took_s += [each for each in found if each is not None]
-            log.info("chaos.recovered", took_s=found, of=len(took_s))
+            if found:
+                log.info("chaos.recovered", took_s=found, of=len(took_s))
             fleet.tend()
             time.sleep(POLL_S)
         clients.enough()
