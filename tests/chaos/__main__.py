@@ -29,7 +29,7 @@ from tests.chaos.fleet import Options
 from tests.chaos.mounts import enter_own_mounts
 from tests.chaos.run import Load, Outcome, one
 
-QUICK_LENGTH_S = 30.0
+QUICK_LENGTH_S, QUICK_IN_FLIGHT = 30.0, 30
 FIGURES: dict[str, Callable[[argparse.Namespace], tuple[figures.Figure, list[Violation]]]] = {
     "kills": lambda asked: figures.kills(asked.jobs),
     "recovery": lambda asked: figures.recovery(asked.samples, _leased(asked)),
@@ -45,7 +45,7 @@ def main() -> int:
         sys.stderr.write("no mounts of our own here: full disks and shared memory are left out\n")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is stopped
     asked = _options()
-    load = Load(length_s=asked.length_s, in_flight=asked.in_flight)
+    load = Load(asked.length_s, asked.in_flight, least_in_flight=10 if asked.quick else Load.least_in_flight)
     done = _done(asked.out) if asked.resume else {}
     bad = sum(bool(line["violations"]) for line in done.values())
     for seed in (seed for seed in _seeds(asked.seeds) if seed not in done):
@@ -116,8 +116,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--units", type=int, default=500, help="of the figure flush")
     asked = parser.parse_args()
     if asked.quick:
-        quick = {"seeds": "3", "figures": "all", "length_s": QUICK_LENGTH_S}
-        vars(asked).update(quick | {"jobs": 12, "samples": 3, "lease_s": 6.0, "units": 40})
+        quick = {"seeds": "3", "figures": "all", "length_s": QUICK_LENGTH_S, "in_flight": QUICK_IN_FLIGHT}
+        vars(asked).update(quick | {"jobs": 12, "samples": 3, "lease_s": 6.0, "units": 30})
     return asked
 
 

@@ -42,7 +42,7 @@ POLL_S: Final = 0.2
 log = structlog.get_logger("chaos")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Load:
     """How much is under way during a schedule."""
 
