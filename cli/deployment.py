@@ -71,10 +71,9 @@ def worker_programs(
     """One program for each queue, and for `gpu` one for each device, pinned to it."""
     programs = []
     if "control" in queues:
-        # The clock (beat) lives here. A second such process would only ring for the reaper twice as often.
-        schedule = str(around.scratch / "celerybeat-schedule")
-        beat = ("--beat", "--schedule", schedule, "--pool", "threads", "--concurrency", "2")
-        programs.append(_worker("control", "control", beat, around, grace_s=grace_s))
+        # The reaper lives here. A second such process would only look for lost work twice as often.
+        threads = ("--pool", "threads", "--concurrency", "2")
+        programs.append(_worker("control", "control", threads, around, grace_s=grace_s))
     if "llm" in queues:
         threads = ("--pool", "threads", "--concurrency", str(llm_threads))
         programs.append(_worker("llm", "llm", threads, around, secrets=True, grace_s=grace_s))

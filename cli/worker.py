@@ -3,7 +3,7 @@
     KERNELWRIGHT_DATABASE_URL=… KERNELWRIGHT_REDIS_URL=… kernelwright worker --queues llm,gpu
 
 One process for each queue and one for each GPU, pinned to it, watched and restarted; they write to stdout. A deployment
-needs one that serves `control`: it also runs the clock (Celery beat) that finds lost work.
+needs one that serves `control`: it also runs the reaper, which finds lost work.
 """
 
 from __future__ import annotations

@@ -26,7 +26,6 @@ _QUIET: Final = (
     "kombu",
     "amqp",
     "celery.app.trace",
-    "celery.beat",
     "celery.worker.strategy",
     "httpx",
     "httpcore",

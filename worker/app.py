@@ -20,12 +20,14 @@ from worker import lifeline, metrics, registry, runtime
 
 if TYPE_CHECKING:
     from worker.delivering import Deliverer
+    from worker.reaping import Reaper
 
 # Meant for pickled messages, which we do not accept. Candidates, the code to be feared, run confined in the runner.
 warnings.filterwarnings("ignore", "You're running the worker with superuser privileges", SecurityWarning)
 
 _main_pid = 0
 _deliverer: Deliverer | None = None
+_reaper: Reaper | None = None
 
 app = Celery("kernelwright")
 app.config_from_object("worker.config")
@@ -45,14 +47,16 @@ def _introduce(instance: Any, **_: Any) -> None:
 
 
 def _ready(**_: Any) -> None:
-    """Once the beat has been forked: webhooks are sent by threads of the control worker."""
-    global _deliverer
+    """Webhooks are sent, and lost work is found, by threads of the control worker."""
+    global _deliverer, _reaper
     here = runtime.current()
     if QUEUE_CONTROL in here.queues:
         # Imported here: it needs what other workers do without.
-        from worker import delivering
+        from worker import delivering, reaping
 
         _deliverer = delivering.start(here.settings, here.owner)
+        _reaper = reaping.Reaper(here)
+        _reaper.start()
 
 
 def _forked(**_: Any) -> None:
@@ -61,17 +65,13 @@ def _forked(**_: Any) -> None:
     runtime.forget()
 
 
-def _beat_begins(**_: Any) -> None:
-    # Celery runs an embedded beat in a thread when it cannot fork; then it ends with us anyway.
-    if os.getpid() != _main_pid:
-        lifeline.die_with_parent(_main_pid)
-
-
 def _child_ends(**_: Any) -> None:
     runtime.close()
 
 
 def _leave(**_: Any) -> None:
+    if _reaper is not None:
+        _reaper.stop()
     if _deliverer is not None:
         _deliverer.stop()
     runtime.close()
@@ -82,6 +82,5 @@ signals.setup_logging.connect(_set_up_logging)
 signals.celeryd_after_setup.connect(_introduce)
 signals.worker_ready.connect(_ready)
 signals.worker_process_init.connect(_forked)
-signals.beat_embedded_init.connect(_beat_begins)
 signals.worker_process_shutdown.connect(_child_ends)
 signals.worker_shutdown.connect(_leave)

@@ -97,7 +97,7 @@ class BuiltinProcess:
     def _start(self) -> subprocess.Popen[str]:
         with self._lock:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "worker.builtin"],
+                [sys.executable, "-m", "worker.builtin", str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -11,8 +11,6 @@ from db.settings import get_settings
 from db.vocabulary import QUEUE_CONTROL
 from worker.client import HARD_LIMIT_S, transport_options
 
-REAP_EVERY_S = 5.0
-
 tracing.check(get_settings())
 broker_url = get_settings().broker_url
 broker_transport_options = transport_options()
@@ -38,12 +36,3 @@ worker_soft_shutdown_timeout = 20.0
 worker_hijack_root_logger = False
 worker_redirect_stdouts = False
 worker_send_task_events = False
-
-beat_schedule = {
-    "reap": {
-        "task": "kernelwright.reap",
-        "schedule": REAP_EVERY_S,
-        # A beat that nobody answered in time is answered by the next one.
-        "options": {"queue": QUEUE_CONTROL, "expires": REAP_EVERY_S},
-    }
-}

@@ -1,8 +1,8 @@
-"""Ties a forked child to its parent: when the worker's main process is killed, its beat and its pool die with it.
+"""Ties a forked child to its parent: when the worker's main process is killed, its pool dies with it.
 
-Otherwise an orphaned beat would ring for ever, and an orphaned evaluator would time candidates beside its successor.
-The kernel follows the *thread* that forked; Celery forks beat and pool from the main thread. Linux only: elsewhere an
-orphan lives on, and the leases still keep it from storing anything twice.
+Otherwise an orphaned evaluator would time candidates beside its successor. The kernel follows the *thread* that forked;
+Celery forks its pool from the main thread. Linux only: elsewhere an orphan lives on, and the leases still keep it from
+storing anything twice.
 """
 
 from __future__ import annotations

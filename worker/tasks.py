@@ -14,9 +14,9 @@ import structlog
 from sqlalchemy.exc import DBAPIError
 from structlog.contextvars import bound_contextvars
 
-from db import ledger, meanings, outbox, recovery, requests, tracing, workers
+from db import ledger, recovery, tracing, workers
 from db.ledger import Claim, Fenced
-from db.vocabulary import QUEUE_LLM, WorkKind, WorkState
+from db.vocabulary import WorkKind, WorkState
 from worker import client, metrics, runtime, spans
 from worker.admitting import admit
 from worker.advancing import advance
@@ -26,6 +26,7 @@ from worker.evaluating import evaluate
 from worker.heartbeat import CancelRequested
 from worker.learning import learn
 from worker.proposing import propose
+from worker.reaping import EMBED
 from worker.runtime import Runtime
 
 P = ParamSpec("P")
@@ -41,9 +42,6 @@ HANDLERS: Final[Mapping[WorkKind, Callable[[Runtime, Claim], None]]] = {
     WorkKind.LEARN: learn,
 }
 MAX_BACKOFF_S: Final = 60.0
-EMBED: Final = "embed"
-EMBED_EVERY_S: Final = 60
-"""At most so often texts are embedded while that fails, or while nobody answers."""
 
 
 def serve(work_id: str) -> None:
@@ -178,33 +176,3 @@ def embed_task(embedder: str) -> None:
 def learn_task(work_id: str) -> None:
     """Learn from a job that has ended."""
     serve(work_id)
-
-
-@_task("kernelwright.reap", time_limit=60, soft_time_limit=45)
-def reap_task() -> None:
-    """Take back what dead workers held, wake what nothing else would, ring what was not heard."""
-    reap(runtime.current())
-
-
-def reap(here: Runtime) -> recovery.Reaped:
-    """One round of the reaper. Safe anywhere and any number of times: all but one at a time find nothing to do."""
-    with here.sessions.begin() as session:
-        if not recovery.be_the_reaper(session):
-            return recovery.Reaped()
-        reaped = recovery.reap(session)
-        gone = workers.mark_gone(session, here.settings.worker_gone_s)
-        woken = recovery.wake_idle_jobs(session)
-        silent = ledger.to_ring(session)
-        drafts = requests.reap_requests(session)
-        outbox.prune(session)
-        embedder = here.settings.embedding_model
-        unembedded = embedder is not None and meanings.lacks(session, embedder)
-    if reaped.requeued or reaped.dead or gone or woken:
-        log.info("reaper.acted", requeued=reaped.requeued, dead=reaped.dead, workers_gone=len(gone), woken=len(woken))
-    metrics.reaped(reaped.requeued, reaped.dead)
-    client.ring_all(ledger.take_doorbells(session))
-    client.ring_missing(silent)
-    client.ring_all(drafts)
-    if unembedded:
-        client.ring_once((str(embedder), QUEUE_LLM, EMBED), EMBED_EVERY_S)
-    return reaped

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.acceptance.rig import MODEL, Deployment, body, until
@@ -138,6 +140,12 @@ def test_a_killed_control_worker(deployment: Deployment, moment: str) -> None:
         ended = deployment.finished(job["id"])
     assert ended["progress"]["verdicts"]["incorrect"] == 3
     deployment.assert_sound(job["id"])
+
+
+def test_what_recovers_work_is_no_process_that_could_die_alone(deployment: Deployment) -> None:
+    """A beat of Celery's was: killed by itself it left a worker that looked well, and nothing was ever reaped again."""
+    pid = deployment.programs["worker-control"].pid
+    assert Path(f"/proc/{pid}/task/{pid}/children").read_text() == ""
 
 
 def test_a_killed_api(deployment: Deployment) -> None:

@@ -5,7 +5,7 @@
 
 "winners" may hold configurations that won in the problem's family. The answer is {"kind", "name", "plan", "source"} for
 seed number `index`, or {"exhausted": true} past the last one, and in both cases "menu_size", which no index reaches. It
-runs the reference to trace it, so it is started without secrets.
+runs the reference to trace it, so it is started without secrets; started with its parent's pid, it dies with that one.
 """
 
 from __future__ import annotations
@@ -18,10 +18,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from worker.builtin.menu import NotOffered, Seed, begun_with, menu
+from worker.lifeline import die_with_parent
 
 
 def main() -> None:
     """Answer one request."""
+    if sys.argv[1:]:
+        # A reference may take for ever, and its deadline is kept by the worker: one that was killed keeps none.
+        die_with_parent(int(sys.argv[1]))
     request = json.load(sys.stdin)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the reference or a compiler prints is not the answer

@@ -23,7 +23,7 @@ from tests.integration.worker.conftest import OWNER
 from tests.integration.worker.test_learning import asked, known, uses, with_retrieval
 from tests.support.fake_openai import Answer, FakeOpenAI
 from tests.support.ledger import claim_kind, make_job
-from worker import client, embedding, runtime, tasks
+from worker import client, embedding, reaping, runtime, tasks
 from worker.embedding import embed
 from worker.proposing import propose
 from worker.runtime import Runtime
@@ -283,28 +283,28 @@ def test_the_reaper_rings_once_and_again_when_that_was_heard(
     here: Runtime, served: FakeOpenAI, broker: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runtime, "_current", here)
-    tasks.reap(here)
+    reaping.reap(here)
     assert waiting(broker) == [], "nothing lacks a vector"
     problems(here, 1)
     for _ in range(3):
-        tasks.reap(here)
+        reaping.reap(here)
     assert waiting(broker) == ["kernelwright.embed"]
     broker.delete(f"{client.KEY_PREFIX}llm")
     tasks.embed_task(MODEL)
     expire(here)
-    tasks.reap(here)
+    reaping.reap(here)
     assert waiting(broker) == [], "not at once after a failure"
     tasks.embed_task(MODEL)
     with here.sessions.begin() as session:
         session.execute(text("DELETE FROM meanings"))
-    tasks.reap(here)
+    reaping.reap(here)
     assert waiting(broker) == ["kernelwright.embed"]
 
 
 def test_without_a_model_nothing_is_rung_for_and_nothing_claimed(configured: Settings, broker: Redis) -> None:
     plain = Runtime(configured, OWNER, ("control",))
     problems(plain, 1)
-    tasks.reap(plain)
+    reaping.reap(plain)
     assert not embed(plain)
     assert (waiting(broker), rows(plain)) == ([], [])
     plain.close()

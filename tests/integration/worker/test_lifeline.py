@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.ledger import PROBLEM
+
 ROOT = Path(__file__).parents[3]
 PARENT = """
 import os, sys, time
@@ -32,18 +34,31 @@ if sys.argv[1] == "late":
 time.sleep(60)
 """
 
+PROPOSER = """
+import json, os, subprocess, sys
+command = [sys.executable, "-m", "worker.builtin", str(os.getpid())]
+proposer = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
+source = f"import pathlib, time\\npathlib.Path({sys.argv[1]!r}).touch()\\ntime.sleep(600)\\n" + sys.argv[2]
+asked = {"problem_source": source, "problem_name": "x", "hardware": "cpu", "language": "cpp", "index": 0}
+proposer.stdin.write(json.dumps(asked))
+proposer.stdin.close()
+print(proposer.pid, flush=True)
+proposer.wait()
+"""
 
-def gone(pid: int) -> bool:
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
+
+def gone(pid: int, within_s: float = 20) -> bool:
+    deadline = time.monotonic() + within_s
+    while True:
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
         except FileNotFoundError:
             return True
         if state == "Z":
             return True
+        if time.monotonic() >= deadline:
+            return False
         time.sleep(0.02)
-    return False
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal is Linux's")
@@ -58,3 +73,21 @@ def test_a_child_dies_with_its_parent(moment: str) -> None:
             os.kill(parent.pid, signal.SIGKILL)
         parent.wait()
         assert gone(child)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal is Linux's")
+def test_a_built_in_proposer_stuck_in_a_reference_dies_with_its_worker(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    stuck = tmp_path / "stuck"
+    command = [sys.executable, "-c", PROPOSER, str(stuck), PROBLEM]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as parent:
+        assert parent.stdout is not None
+        proposer = int(parent.stdout.readline())
+        deadline = time.monotonic() + 120
+        while not stuck.exists():
+            assert time.monotonic() < deadline and not gone(proposer, 0), "the proposer never ran the reference"
+            time.sleep(0.05)
+        os.kill(parent.pid, signal.SIGKILL)
+        parent.wait()
+        assert gone(proposer)

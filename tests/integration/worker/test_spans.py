@@ -22,7 +22,7 @@ from db.vocabulary import WorkKind
 from tests.support.collector import Collector
 from tests.support.fake_openai import Answer, FakeOpenAI
 from tests.support.ledger import claim_kind, expire, make_candidates, make_job, propose
-from worker import client, runtime, tasks
+from worker import client, reaping, runtime, tasks
 from worker.runtime import Runtime
 from worker.spans import working
 
@@ -186,7 +186,7 @@ def test_work_that_comes_again_is_linked_to_the_run_before(
 
     def vanish(here: Runtime, claim: Claim) -> None:
         expire(here.sessions, claim)
-        tasks.reap(here)
+        reaping.reap(here)
 
     handlers: list[Callable[[Runtime, Claim], None]] = [fail, vanish, tasks.HANDLERS[WorkKind.ADVANCE]]
     submitted(traced)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import threading
@@ -28,7 +29,7 @@ from tests.support.ledger import (
     propose,
     states,
 )
-from worker import client, runtime, tasks
+from worker import client, reaping, runtime, tasks
 from worker.app import app
 from worker.heartbeat import CancelRequested, Lease
 from worker.runtime import Runtime
@@ -163,10 +164,10 @@ def test_a_round_of_the_reaper_takes_back_wakes_and_rings(here: Runtime, broker:
     with here.sessions.begin() as session:
         idle = jobs.create_job(session, _like(lost)).job
         session.execute(text("UPDATE work SET state = 'done' WHERE job_id = :id"), {"id": idle.id})
-    assert tasks.reap(here) == recovery.Reaped(requeued=1)
+    assert reaping.reap(here) == recovery.Reaped(requeued=1)
     assert waiting(broker, "cpu") == 1
     assert waiting(broker, "control") == 1  # the idle job's; the other's was rung a moment ago, by its enqueuer
-    assert tasks.reap(here) == recovery.Reaped()
+    assert reaping.reap(here) == recovery.Reaped()
     assert (waiting(broker, "cpu"), waiting(broker, "control")) == (1, 1)
 
 
@@ -178,16 +179,16 @@ def test_after_redis_lost_everything_every_row_is_rung_again(here: Runtime, brok
     make_candidates(here.sessions, make_job(here.sessions), 3)
     with here.sessions.begin() as session:
         session.execute(text("UPDATE work SET rung_at = now() - interval '1 minute'"))
-    tasks.reap(here)
+    reaping.reap(here)
     assert (waiting(broker, "cpu"), waiting(broker, "control")) == (3, 1)
     with here.sessions.begin() as session:
         session.execute(text("UPDATE work SET rung_at = now() - interval '1 minute'"))
-    tasks.reap(here)
+    reaping.reap(here)
     assert (waiting(broker, "cpu"), waiting(broker, "control")) == (3, 1)  # still waiting: no repeats
     broker.flushall()
     with here.sessions.begin() as session:
         session.execute(text("UPDATE work SET rung_at = now() - interval '1 minute'"))
-    tasks.reap(here)
+    reaping.reap(here)
     assert (waiting(broker, "cpu"), waiting(broker, "control")) == (3, 1)
 
 
@@ -195,8 +196,8 @@ def test_while_one_reaper_works_another_has_nothing_to_do(here: Runtime) -> None
     expire(here.sessions, _claimed(here))
     with here.sessions.begin() as session:
         assert recovery.be_the_reaper(session)
-        assert tasks.reap(here) == recovery.Reaped()
-    assert tasks.reap(here) == recovery.Reaped(requeued=1)
+        assert reaping.reap(here) == recovery.Reaped()
+    assert reaping.reap(here) == recovery.Reaped(requeued=1)
 
 
 def _claimed(here: Runtime) -> Claim:
@@ -204,8 +205,25 @@ def _claimed(here: Runtime) -> Claim:
     return claim_kind(here.sessions, WorkKind.PROPOSE)
 
 
-def test_the_beat_reaps_on_the_control_queue(configured: object) -> None:
-    (entry,) = app.conf.beat_schedule.values()
-    assert entry["task"] == tasks.reap_task.name  # type: ignore[attr-defined]
-    assert entry["options"]["queue"] == "control"
+def test_the_reaper_goes_on_after_a_round_that_failed(here: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    expire(here.sessions, _claimed(here))
+    done = threading.Event()
+    reap, rounds = reaping.reap, itertools.count()
+
+    def fail_first(of: Runtime) -> recovery.Reaped:
+        if next(rounds) == 0:
+            raise RuntimeError("a first round that fails")
+        reaped = reap(of)
+        done.set()
+        return reaped
+
+    monkeypatch.setattr(reaping, "reap", fail_first)
+    reaper = reaping.Reaper(here, every_s=0.01)
+    reaper.start()
+    assert done.wait(30)
+    reaper.stop()
+    assert states(here.sessions, WorkKind.PROPOSE) == ["queued"]
+
+
+def test_the_worker_knows_its_tasks(configured: object) -> None:
     assert {"kernelwright.advance", "kernelwright.propose", "kernelwright.evaluate"} <= set(app.tasks)

@@ -30,7 +30,6 @@ def test_one_process_for_each_queue_and_each_gpu(monkeypatch: pytest.MonkeyPatch
     assert list(found) == ["worker-control", "worker-llm", "worker-cpu", "worker-gpu0", "worker-gpu1"]
     queues = {name: program.argv[program.argv.index("--queues") + 1] for name, program in found.items()}
     assert queues["worker-gpu0"] == queues["worker-gpu1"] == "gpu.nvidia-h100"
-    assert [name for name, program in found.items() if "--beat" in program.argv] == ["worker-control"]
     assert len({program.argv[program.argv.index("--hostname") + 1] for program in found.values()}) == len(found)
 
 

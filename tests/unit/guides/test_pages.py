@@ -47,6 +47,12 @@ NOT_RUN_HERE: dict[str, list[str]] = {
         'production: pg_dump --format=custom --file=kernelwright.dump "$DATABASE"',
         'production: pg_restore --clean --if-exists --no-owner --dbname="$DATABASE" kernelwright.dump',
     ],
+    "docs/reliability.md": [
+        "hours: make chaos QUICK=1",
+        "hours: make chaos",
+        "hours: python -m tests.chaos --seeds 7 --keep logs",
+        "hours: python -m tests.chaos --figures recovery --lease-s 45 --samples 20 --out chaos.jsonl",
+    ],
     "docs/search.md": [
         "hours: make bench-policy",
         'hours: make bench-policy BENCH_ARGS="--plots docs/img --tables tables.md"',
