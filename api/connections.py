@@ -38,12 +38,12 @@ class BrokenRequest(ApiError):
     slug = "broken-request"
 
 
-class TooSlow(ApiError):
+class RequestTooSlow(ApiError):
     """The request did not come in time: its head may take ten seconds, and its body a minute."""
 
     status = 408
-    title = "Too slow"
-    slug = "too-slow"
+    title = "Request too slow"
+    slug = "request-too-slow"
 
 
 class TargetTooLong(ApiError):
@@ -149,7 +149,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._at is not _At.BODY and self._answering:
             self._due_in(self.head_s)  # the request before this one takes its time: that is ours
         else:
-            self._refuse(TooSlow)
+            self._refuse(RequestTooSlow)
 
     @property
     def _answering(self) -> bool:

@@ -20,7 +20,7 @@
     │   └── JobEnded  NotAsking  StaleToken  ToldBefore  WorkerGone  NotPackable
     ├── BodyTooLarge      413
     ├── NotJson           415      a body that does not say that it is JSON
-    ├── BrokenRequest 400  TooSlow 408  TargetTooLong 414  HeadTooLarge 431   before a route is found: api.connections
+    ├── BrokenRequest 400  RequestTooSlow 408  TargetTooLong 414  HeadTooLarge 431   before any route: api.connections
     ├── Invalid           422      fields or parameters at fault, each with a pointer
     │   ├── KeyReused     422      an Idempotency-Key that was used for another body
     │   └── Refused       422      a problem that the judge has refused on this hardware

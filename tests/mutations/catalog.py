@@ -148,7 +148,8 @@ MUTATIONS: Final = (
     _sql(
         "claim while draining",
         "claim_next",
-        "WHERE NOT EXISTS (SELECT FROM workers WHERE workers.id = :owner AND workers.state = 'draining')",
+        "WHERE NOT EXISTS (SELECT FROM workers WHERE workers.id = :owner"
+        " AND workers.state IN ('draining', 'quarantined'))",
         "",
         _of("test_workers", "test_a_draining_worker_gets_no_work_and_stays_draining"),
     ),

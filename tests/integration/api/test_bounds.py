@@ -133,7 +133,7 @@ def test_no_page_is_larger_than_its_bound(http: httpx2.Client, path: str) -> Non
 )
 def test_a_head_that_does_not_come_ends_the_connection(hasty_url: str, begun: bytes) -> None:
     found, document = send(hasty_url, begun)
-    assert (found, document["type"]) == (408, "urn:kernelwright:error:too-slow")
+    assert (found, document["type"]) == (408, "urn:kernelwright:error:request-too-slow")
 
 
 def drip(connection: socket.socket, what: Callable[[], bytes]) -> bytes:

@@ -41,6 +41,7 @@ read    GET    /jobs/{job_id}
 read    GET    /candidates/{candidate_id}
 read    GET    /candidates/{candidate_id}/code/{kind}
 read    GET    /compare
+read    GET    /fleet
 read    GET    /knowledge
 read    GET    /knowledge/lessons/{lesson_id}
 read    GET    /uplift
