@@ -42,17 +42,18 @@ except OSError:
 """
 _SLEEPER = """["/usr/bin/tail", "-f", "/dev/null", T["token"]]"""
 """No Python: below `namespaces` the interpreter may be out of a runner's reach."""
+_SLEEP = (
+    "os.closerange(0, 512); os.open(os.devnull, os.O_RDWR); os.dup2(0, 1); os.dup2(0, 2); "
+    f'os.execv("/usr/bin/tail", {_SLEEPER})'
+)
+"""With an output: without one, tail ends at once."""
 _DAEMON = f"""
 null = open(os.devnull, "r+")
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
         {{before}}
-        os.closerange(0, 512)
-        os.open(os.devnull, os.O_RDWR)
-        os.dup2(0, 1)
-        os.dup2(0, 2)
-        os.execv("/usr/bin/tail", {_SLEEPER})
+        {_SLEEP}
     os._exit(0)
 os.wait()
 import time
@@ -61,6 +62,7 @@ time.sleep(0.2)
 _FROM_CPP = r'''
 from kernelwright import load_cpp
 SOURCE = """
+#include <fcntl.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -71,6 +73,9 @@ static struct Leaves {
             prctl(PR_SET_PDEATHSIG, 0);
             if (fork() == 0) {
                 for (int fd = 0; fd < 512; fd++) close(fd);
+                open("/dev/null", O_RDWR);  // is 0 now; without an output tail ends at once
+                dup2(0, 1);
+                dup2(0, 2);
                 execl("/usr/bin/tail", "tail", "-f", "/dev/null", TOKEN, (char*)0);
             }
             _exit(0);
@@ -177,8 +182,7 @@ time.sleep(0.1)
 pid = call(56, 0x8000 | 17, 0, 0, 0, 0)
 if pid == 0:
     os.setsid()
-    os.closerange(0, 512)
-    os.execv("/usr/bin/tail", {_SLEEPER})
+    {_SLEEP}
 import time
 time.sleep(0.2)
 """, Survivor),
