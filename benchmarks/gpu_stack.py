@@ -24,7 +24,7 @@ from cli.client import ApiError, Client
 from cli.instance import read_instance
 from worker.profile.gpus import detect_hardware
 
-JOBS = "softmax:triton,residual_rmsnorm:triton,bias_gelu_scale_residual:triton,softmax:cuda"
+JOBS = "softmax:triton,rmsnorm_residual:triton,bias_gelu_scale_residual:triton,softmax:cuda"
 
 
 def main() -> int:

@@ -74,8 +74,8 @@ def source_hash(source: str) -> str:
 @functools.cache
 def bundled() -> Mapping[str, Outline]:
     """The bundled problems by name, in alphabetical order."""
-    folder = Path(__file__).parent
-    paths = sorted(path for path in folder.glob("*.py") if path.stem != "catalog" and not path.stem.startswith("_"))
+    folder = Path(__file__).parent / "suite"
+    paths = sorted(path for path in folder.glob("*.py") if not path.stem.startswith("_"))
     return MappingProxyType({path.stem: outline(path.read_text(encoding="utf-8"), path.stem) for path in paths})
 
 

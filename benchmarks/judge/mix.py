@@ -20,10 +20,10 @@ from worker.builtin.menu import menu
 
 COUNT, QUICK_COUNT = 40, 10
 BAD_SHARE = 0.6
-_RECIPES = ("softmax", "residual_rmsnorm")
+_RECIPES = ("softmax", "rmsnorm_residual")
 _GPU_PROBLEMS = ("row_sum", "embedding_grad")
 _CPU_PROBLEMS = ("softmax", "rmsnorm", "row_sum")
-_QUICK_PROBLEMS = ("full_residual_rmsnorm", "softmax", "row_sum")
+_QUICK_PROBLEMS = ("full_rmsnorm_residual", "softmax", "row_sum")
 """Two on either kind of machine."""
 _FULL = "full_"
 _SAME_SHAPE = ("softmax", "rmsnorm")

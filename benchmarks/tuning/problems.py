@@ -16,7 +16,7 @@ _SIBLINGS = {
     }),
     "layernorm_plain": ("layernorm", {"nn.LayerNorm(hidden, ": "nn.LayerNorm(hidden, elementwise_affine=False, "}),
     "log_softmax": ("softmax", {"torch.softmax(": "torch.log_softmax("}),
-    "rmsnorm": ("residual_rmsnorm", {
+    "rmsnorm": ("rmsnorm_residual", {
         "x, residual):\n": "x):\n",
         "h = x + residual": "h = x",
         ', "residual": "real"': "",

@@ -43,7 +43,7 @@ RECIPES = (
     "layernorm.layer_norm",
     "layernorm_plain.layer_norm",
     "log_softmax.rowwise",
-    "residual_rmsnorm.rms_norm",
+    "rmsnorm_residual.rms_norm",
     "rmsnorm.rms_norm",
     "softmax.rowwise",
 )

@@ -2,7 +2,7 @@
 
     wish = understand("a Triton kernel for RMSNorm with residual in bf16 on H100")
     wish.concepts, wish.dtype, wish.hardware, wish.language     # {rmsnorm, residual}, bfloat16, h100, triton
-    rank(wish, bundled().values())[0].problem.name              # residual_rmsnorm
+    rank(wish, bundled().values())[0].problem.name              # rmsnorm_residual
 
 `understanding` reads the words with fixed patterns, `matching` finds the bundled problem that is nearest and says how
 it differs, `deriving` fits its workloads to the type and the sizes that were asked for, and `writing` has a language

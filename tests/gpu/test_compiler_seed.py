@@ -84,7 +84,7 @@ class Case:
 
 @pytest.mark.parametrize("name", ["softmax", "matmul_bias_gelu", "cross_entropy", "cumsum"])
 def test_a_bundled_problem_on_all_its_workloads(name: str, tmp_path: Path) -> None:
-    source = (ROOT / "problems" / f"{name}.py").read_text()
+    source = (ROOT / "problems" / "suite" / f"{name}.py").read_text()
     problem = load_source(source, name)
     hardware = gpus()[0].hardware
     module = load(compiler_seed(source, name, hardware, "triton"), tmp_path / name)
@@ -102,10 +102,10 @@ def test_a_bundled_problem_on_all_its_workloads(name: str, tmp_path: Path) -> No
 
 
 def test_every_configuration_is_right(tmp_path: Path) -> None:
-    source = (ROOT / "problems" / "residual_rmsnorm.py").read_text()
-    problem = load_source(source, "residual_rmsnorm")
+    source = (ROOT / "problems" / "suite" / "rmsnorm_residual.py").read_text()
+    problem = load_source(source, "rmsnorm_residual")
     hardware = gpus()[0].hardware
-    seed = compiler_seed(source, "residual_rmsnorm", hardware, "triton")
+    seed = compiler_seed(source, "rmsnorm_residual", hardware, "triton")
     space = parse_space(seed)
     assert space is not None
     case = Case(problem, dict(workloads(source, hardware)[0].params))
@@ -121,7 +121,7 @@ def test_every_configuration_is_right(tmp_path: Path) -> None:
 def test_inductors_module_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What stands in for kernels that cannot be written out."""
     monkeypatch.setattr(compiler_triton, "_GRIDS", {})
-    source = (ROOT / "problems" / "layernorm.py").read_text()
+    source = (ROOT / "problems" / "suite" / "layernorm.py").read_text()
     problem = load_source(source, "layernorm")
     hardware = gpus()[0].hardware
     candidate = compiler_seed(source, "layernorm", hardware, "triton")

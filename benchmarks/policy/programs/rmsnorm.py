@@ -108,7 +108,7 @@ def write(genome: Genome) -> str:
 
 
 SPACE = Space(
-    problem="residual_rmsnorm",
+    problem="rmsnorm_residual",
     params=PARAMS,
     genes={
         ALGORITHM: ("separate", "staged", "recomputed", "blocks", "kept"),

@@ -30,7 +30,7 @@ def test_plain_words_become_a_problem_and_a_job_that_waits_to_be_confirmed(http:
     proposal = made["proposal"]
     assert (made["state"], made["job_id"], made["request"]) == ("proposed", None, WORDS)
     assert (proposal["by"], proposal["score"], proposal["notes"]) == ("matcher", 1.0, [])
-    assert proposal["problem"]["name"] == "residual_rmsnorm_bf16"
+    assert proposal["problem"]["name"] == "rmsnorm_residual_bf16"
     assert {each["params"]["dtype"] for each in proposal["problem"]["workloads"]} == {"bfloat16"}
     assert proposal["job"]["target"] == {"hardware": "nvidia-h100", "language": "triton"}
     assert proposal["job"]["problem"]["source"] == proposal["source"]
@@ -80,7 +80,7 @@ def test_a_near_problem_says_how_it_differs(http: httpx2.Client) -> None:
     proposal = ask(http, "rmsnorm in c++ on a cpu in fp8")["proposal"]
     assert proposal["adds"] == ["residual"]
     assert proposal["notes"] == [
-        "residual_rmsnorm is the nearest bundled problem, not the same: it adds residual",
+        "rmsnorm_residual is the nearest bundled problem, not the same: it adds residual",
         "fp8 was not set: no problem can be judged in it",
     ]
     assert [each["name"] for each in proposal["alternatives"]] == ["embedding_grad_rmsnorm_backward"]

@@ -79,7 +79,7 @@ def test_softmax_for_two_machines_installs_and_is_sound_on_this_one(
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", ["softmax", "residual_rmsnorm", "rmsnorm_train"])
+@pytest.mark.parametrize("name", ["softmax", "rmsnorm_residual", "rmsnorm_train"])
 def test_every_test_of_a_package_passes(client: Client, history: History, environment: Environment, name: str) -> None:
     package = installed(client, history, environment, name, "sdist")
     said = environment.test(package)

@@ -38,7 +38,7 @@ _HEADS: tuple[dict[str, object], ...] = (
 _BUNDLED = {
     "small_softmax": _small("softmax", *_COLS),
     "small_layernorm": _small("layernorm", *_HIDDEN),
-    "small_residual_rmsnorm": _small("residual_rmsnorm", *_HIDDEN),
+    "small_rmsnorm_residual": _small("rmsnorm_residual", *_HIDDEN),
     "small_cross_entropy": _small("cross_entropy", *_CLASSES),
     "small_cumsum": _small("cumsum", *_COLS),
     "small_matmul_bias_gelu": _small("matmul_bias_gelu", *_INNER),
@@ -46,7 +46,7 @@ _BUNDLED = {
     "small_bias_gelu": _small("bias_gelu_scale_residual", *_HIDDEN),
     "half_softmax": _typed("softmax", _COLS, "bfloat16", "float16"),
     "half_layernorm": _typed("layernorm", _HIDDEN, "bfloat16", "float16"),
-    "half_residual_rmsnorm": _typed("residual_rmsnorm", _HIDDEN, "bfloat16", "float16"),
+    "half_rmsnorm_residual": _typed("rmsnorm_residual", _HIDDEN, "bfloat16", "float16"),
     "half_cross_entropy": _typed("cross_entropy", _CLASSES, "bfloat16", "bfloat16"),
     "half_bias_gelu": _typed("bias_gelu_scale_residual", _HIDDEN, "bfloat16", "float16"),
     "half_matmul_bias_gelu": _typed("matmul_bias_gelu", _INNER, "bfloat16", "float16"),

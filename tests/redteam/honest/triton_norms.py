@@ -115,7 +115,7 @@ ENTRIES = (
     triton_candidate(
         "residual-recomputed",
         "The sum formed twice; half storage",
-        "half_residual_rmsnorm",
+        "half_rmsnorm_residual",
         _RECOMPUTED,
         _RESIDUAL_FORWARD,
         init=_RESIDUAL_INIT,
@@ -123,7 +123,7 @@ ENTRIES = (
     triton_candidate(
         "residual-kept",
         "The sum waits in the float32 output",
-        "small_residual_rmsnorm",
+        "small_rmsnorm_residual",
         _RESIDUAL.replace("KEEP", "tl.store(out + row + i, h, mask=i < n)").replace(
             "AGAIN", "tl.load(out + row + i, mask=i < n, other=0.0)"
         ),

@@ -1,4 +1,4 @@
-"""Certificates of real C++ finalists, as the judge issued them: `softmax`, `residual_rmsnorm`, and `rmsnorm_train`,
+"""Certificates of real C++ finalists, as the judge issued them: `softmax`, `rmsnorm_residual`, and `rmsnorm_train`,
 which was judged forward and backward.
 
 The roofline of `rmsnorm_train` counts one operation for each output: torch's counter fails in a call that holds a

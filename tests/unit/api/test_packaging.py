@@ -134,8 +134,8 @@ def test_the_readme_says_what_was_measured_and_whose_licence_holds() -> None:
     [
         ("softmax", ("softmax-kernel", "softmax_kernel", "softmax", "Softmax")),
         (
-            "residual_rmsnorm",
-            ("residual-rmsnorm-kernel", "residual_rmsnorm_kernel", "residual_rmsnorm", "ResidualRmsnorm"),
+            "rmsnorm_residual",
+            ("rmsnorm-residual-kernel", "rmsnorm_residual_kernel", "rmsnorm_residual", "RmsnormResidual"),
         ),
         ("level1/19: ReLU", ("level1-19-relu-kernel", "level1_19_relu_kernel", "level1_19_relu", "Level119Relu")),
         ("1_matmul", ("op-1-matmul-kernel", "op_1_matmul_kernel", "op_1_matmul", "Op1Matmul")),

@@ -28,12 +28,12 @@ def test_who_is_told_what_won_for_a_sibling_is_there_with_the_first_evaluation(
 ) -> None:
     monkeypatch.setattr(knowledge_siblings, "SEEDS", 3)
     record(tmp_path, "layernorm.a", best=13)
-    record(tmp_path, "residual_rmsnorm.b", best=13)
+    record(tmp_path, "rmsnorm_residual.b", best=13)
     record(tmp_path, "softmax.c", best=13)
     record(tmp_path, "layernorm.d", best=13, tunable="OTHER")
     spaces = list(recorded(tmp_path))
     pairs = [(solved.name, new.name) for solved, new in siblings(spaces)]
-    assert pairs == [("layernorm.a", "residual_rmsnorm.b"), ("residual_rmsnorm.b", "layernorm.a")]
+    assert pairs == [("layernorm.a", "rmsnorm_residual.b"), ("rmsnorm_residual.b", "layernorm.a")]
     found = compare(spaces[0], spaces[2])
     assert [run["told"] for run in found["runs"]] == [1, 1, 1]
     assert all(run["cold"] > 1 and run["reachable"] for run in found["runs"])
@@ -46,7 +46,7 @@ def test_who_is_told_of_a_poor_configuration_begins_with_the_recipe_as_it_is_all
 ) -> None:
     monkeypatch.setattr(knowledge_siblings, "SEEDS", 1)
     record(tmp_path, "layernorm.a", best=13)
-    record(tmp_path, "residual_rmsnorm.b", best=1)
+    record(tmp_path, "rmsnorm_residual.b", best=1)
     found = compare(*recorded(tmp_path))
     (run,) = found["runs"]
     assert found["best_gain"] < 1.03 and run["told"] == 2, (
@@ -61,7 +61,7 @@ def test_who_is_told_of_a_poor_configuration_begins_with_the_recipe_as_it_is_all
     ("name", "original", "operation"),
     [
         ("log_softmax", "softmax", "torch.log_softmax(x"),
-        ("rmsnorm", "residual_rmsnorm", "h = x\n"),
+        ("rmsnorm", "rmsnorm_residual", "h = x\n"),
         ("cumsum_reversed", "cumsum", ".flip(self.dim).cumsum("),
     ],
 )

@@ -19,9 +19,9 @@ from worker.builtin.trace import build_model, call_accepting, load_source, workl
 from worker.languages.cache import BuildCache
 from worker.runner import kernelwright
 
-PROBLEMS = Path(__file__).parents[3] / "problems"
-BUNDLED = ("softmax", "residual_rmsnorm", "bias_gelu_scale_residual", "matmul_bias_gelu", "cross_entropy")
-SAMPLE = ("residual_rmsnorm", "matmul_bias_gelu")
+PROBLEMS = Path(__file__).parents[3] / "problems" / "suite"
+BUNDLED = ("softmax", "rmsnorm_residual", "bias_gelu_scale_residual", "matmul_bias_gelu", "cross_entropy")
+SAMPLE = ("rmsnorm_residual", "matmul_bias_gelu")
 
 
 @pytest.fixture(autouse=True)

@@ -99,7 +99,7 @@ def test_kernels_of_every_kind_are_right_in_the_interpreter(tmp_path: Path) -> N
 
 @pytest.mark.exhaustive
 def test_kernels_for_large_workloads_build_for_an_h100(tmp_path: Path) -> None:
-    source = (ROOT / "problems" / "cross_entropy.py").read_text()
+    source = (ROOT / "problems" / "suite" / "cross_entropy.py").read_text()
     candidate = compiler_seed(source, "cross_entropy", "nvidia-h100", "triton")
     small = source.replace("torch.randn(rows, classes)", "torch.empty(rows, classes)")  # values do not matter here
     report = json.loads(run("record", [("cross_entropy", small, candidate)], tmp_path))
@@ -117,7 +117,7 @@ def kernels_of(candidate: str) -> list[str]:
 
 
 def test_what_inductors_autotuner_would_try_is_tunable() -> None:
-    source = (ROOT / "problems" / "softmax.py").read_text()
+    source = (ROOT / "problems" / "suite" / "softmax.py").read_text()
     candidate = compiler_seed(source, "softmax", "nvidia-h100", "triton")
     space = parse_space(candidate)
     assert space is not None

@@ -10,7 +10,7 @@ from tests.unit.builtin.references import BY_NAME, NUMBER_ARGUMENT, REFERENCES, 
 from worker.builtin.families import Attention, LayerNorm, Match, Pointwise, RmsNorm, recognise
 from worker.builtin.trace import TraceError
 
-PROBLEMS = Path(__file__).parents[3] / "problems"
+PROBLEMS = Path(__file__).parents[3] / "problems" / "suite"
 
 
 def first(name: str) -> Match:
@@ -28,7 +28,7 @@ def test_reference_is_recognised(reference: Reference) -> None:
     [
         ("softmax", "softmax"),
         ("layernorm", "layer_norm"),
-        ("residual_rmsnorm", "rms_norm"),
+        ("rmsnorm_residual", "rms_norm"),
         ("bias_gelu_scale_residual", "pointwise"),
         ("matmul_bias_gelu", "matmul"),
         ("cross_entropy", "cross_entropy"),

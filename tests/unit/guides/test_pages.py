@@ -87,7 +87,7 @@ NOT_RUN_HERE: dict[str, list[str]] = {
         "hours: kernelwright export package $JOB --out dist/ --format wheel",
         "hours: pip install --no-deps dist/*.whl",
         "hours: python use.py",
-        "hours: python -m pytest -q -p no:cacheprovider -W ignore --pyargs residual_rmsnorm_kernel",
+        "hours: python -m pytest -q -p no:cacheprovider -W ignore --pyargs rmsnorm_residual_kernel",
     ],
     "docs/webhooks.md": [
         "network: kernelwright webhooks add https://example.com/hooks/kernelwright --label team=ranking",

@@ -47,7 +47,7 @@ def test_the_first_eight_are_bundled() -> None:
     wanted = {
         "softmax",
         "layernorm",
-        "residual_rmsnorm",
+        "rmsnorm_residual",
         "bias_gelu_scale_residual",
         "matmul_bias_gelu",
         "cross_entropy",

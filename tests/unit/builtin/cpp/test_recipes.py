@@ -24,7 +24,7 @@ from tests.unit.builtin.references import BY_NAME, NUMBER_ARGUMENT, REFERENCES, 
 from worker.builtin.cpp import RECIPES, write_candidate
 from worker.languages.cpp import LANGUAGE
 
-PROBLEMS = Path(__file__).parents[4] / "problems"
+PROBLEMS = Path(__file__).parents[4] / "problems" / "suite"
 BUNDLED = sorted(set(bundled()) - {"embedding_grad_rmsnorm_backward"})  # no recipe scatters and sums
 
 

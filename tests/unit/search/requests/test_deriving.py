@@ -25,8 +25,8 @@ def test_what_asks_for_nothing_is_the_bundled_problem_itself() -> None:
 
 
 def test_a_type_reaches_every_workload_and_its_name() -> None:
-    found = fitted("residual_rmsnorm", "bf16")
-    assert found.problem.name == "residual_rmsnorm_bf16"
+    found = fitted("rmsnorm_residual", "bf16")
+    assert found.problem.name == "rmsnorm_residual_bf16"
     assert {each["dtype"] for each in params(found)} == {"bfloat16"}
     assert [workload.name for workload in found.problem.spec.workloads][0] == "bf16_16384x4096"
     assert len(params(found)) == 4, "each shape once"
@@ -42,7 +42,7 @@ def test_sizes_come_first_and_the_other_shapes_stay() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "param", "value"),
     [
-        ("residual_rmsnorm", "hidden size 4096", "hidden", 4096),
+        ("rmsnorm_residual", "hidden size 4096", "hidden", 4096),
         ("cross_entropy", "vocab=50000", "classes", 50000),
         ("attention_causal", "sequence length 2048", "length", 2048),
         ("softmax", "batch of 77", "rows", 77),

@@ -10,9 +10,9 @@ from search.requests import Match, rank, understand
 from search.requests.matching import SURE
 
 EXACT = [
-    ("a Triton kernel for RMSNorm with residual in bf16 on H100", "residual_rmsnorm"),
-    ("fused residual add + RMSNorm, hidden size 4096, CUDA, H200", "residual_rmsnorm"),
-    ("Skip connection followed by root-mean-square normalization", "residual_rmsnorm"),
+    ("a Triton kernel for RMSNorm with residual in bf16 on H100", "rmsnorm_residual"),
+    ("fused residual add + RMSNorm, hidden size 4096, CUDA, H200", "rmsnorm_residual"),
+    ("Skip connection followed by root-mean-square normalization", "rmsnorm_residual"),
     ("softmax over rows on my CPU", "softmax"),
     ("row-wise soft-max in C++", "softmax"),
     ("I need a faster layer norm", "layernorm"),
@@ -32,7 +32,7 @@ EXACT = [
     ("embedding gradient with rmsnorm backward", "embedding_grad_rmsnorm_backward"),
 ]
 NEAREST = [
-    ("rmsnorm", "residual_rmsnorm"),
+    ("rmsnorm", "rmsnorm_residual"),
     ("scaled dot product attention", "attention_causal"),
     ("linear layer followed by gelu", "matmul_bias_gelu"),
     ("matrix multiplication 4096x4096x4096", "matmul_bias_gelu"),
