@@ -28,13 +28,16 @@ from tests.chaos.faults import KINDS
 from tests.chaos.fleet import Options
 from tests.chaos.mounts import enter_own_mounts
 from tests.chaos.run import Load, Outcome, one
+from tests.chaos.soak import soak
 
 QUICK_LENGTH_S, QUICK_IN_FLIGHT = 30.0, 30
 FIGURES: dict[str, Callable[[argparse.Namespace], tuple[figures.Figure, list[Violation]]]] = {
     "kills": lambda asked: figures.kills(asked.jobs),
     "recovery": lambda asked: figures.recovery(asked.samples, _leased(asked)),
     "flush": lambda asked: figures.flush(asked.units),
+    "soak": lambda asked: soak(asked.soak_s),
 }
+QUICK_FIGURES = "kills,recovery,flush"
 
 
 def main() -> int:
@@ -102,7 +105,7 @@ def _options() -> argparse.Namespace:
         prog="python -m tests.chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", default="", help="of the schedules: 0-49, or 3,7,11-13")
-    parser.add_argument("--figures", default="", help="kills, recovery and flush, separated by commas; or all")
+    parser.add_argument("--figures", default="", help="kills, recovery, flush and soak, separated by commas; or all")
     parser.add_argument("--quick", action="store_true", help="one schedule of 30 s and small figures")
     parser.add_argument("--out", type=Path, help="the results file, one JSON line for each schedule and figure")
     parser.add_argument("--resume", action="store_true", help="skip what the results file has")
@@ -114,9 +117,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=20, help="of the figure recovery")
     parser.add_argument("--lease-s", type=float, default=45.0, help="of the figure recovery")
     parser.add_argument("--units", type=int, default=500, help="of the figure flush")
+    parser.add_argument("--soak-s", type=float, default=3600.0, help="of the figure soak, without its first minutes")
     asked = parser.parse_args()
     if asked.quick:
-        quick = {"seeds": "3", "figures": "all", "length_s": QUICK_LENGTH_S, "in_flight": QUICK_IN_FLIGHT}
+        quick = {"seeds": "3", "figures": QUICK_FIGURES, "length_s": QUICK_LENGTH_S, "in_flight": QUICK_IN_FLIGHT}
         vars(asked).update(quick | {"jobs": 12, "samples": 3, "lease_s": 6.0, "units": 30})
     return asked
 

@@ -57,8 +57,12 @@ class Clients:
         candidates: int,
         most: int | None = None,
         plain: bool = False,
+        per_s: float | None = None,
     ) -> None:
-        """`most`: submit no more jobs than that; `plain`: none with a cap, a cancel or a second submission."""
+        """`most`: submit no more jobs than that; `plain`: none with a cap, a cancel or a second submission.
+
+        `per_s`: submit so many jobs a second at random moments (while fewer than `in_flight` run), else as others end.
+        """
 
         self.journal = journal
         self.done: set[str] = set()
@@ -80,6 +84,7 @@ class Clients:
         self._client: httpx2.AsyncClient
         self._most = most
         self._plain = plain
+        self._per_s = per_s
         self._submitted = 0
 
     def start(self) -> None:
@@ -128,7 +133,7 @@ class Clients:
                 self._submitted += 1
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(self._dice.expovariate(self._per_s) if self._per_s else 0.02)
 
     async def _life(self, number: int) -> None:
         dice = random.Random(f"{self._seed} {number}")

@@ -72,6 +72,9 @@ class Options:
     renew_s: float = 1.0
     judge_s: float = 1.0
     """The longest that the stub judge takes."""
+    real_judges: int = 0
+    """Evaluators with the judge of production; the others have the stub."""
+    scratch_mb: int = SCRATCH_MB
 
 
 class Fleet:
@@ -121,7 +124,7 @@ class Fleet:
         for folder in (self.home / "servers", self.scratch, self.logs):
             folder.mkdir(parents=True)
         if in_own_mounts():
-            self.small_disk = mount_memory(self.scratch, SCRATCH_MB)
+            self.small_disk = mount_memory(self.scratch, self.options.scratch_mb)
             stack.callback(unmount, self.scratch)
         (self.scratch / "tmp").mkdir()
         (self.scratch / "counts").mkdir()
@@ -149,7 +152,8 @@ class Fleet:
         for number in range(EVALUATORS):
             name = f"evaluator-{number}"
             argv = [word.replace("cpu.", f"cpu{number}.") if word.startswith("cpu.") else word for word in cpu.argv]
-            argv[1:3] = ["-m", "tests.chaos.evaluator", str(self.options.judge_s)]
+            if number >= self.options.real_judges:
+                argv[1:3] = ["-m", "tests.chaos.evaluator", str(self.options.judge_s)]
             self._add(name, self._with_clock(name, replace(cpu, argv=argv), library))
 
     def _add(self, name: str, program: Program) -> None:
