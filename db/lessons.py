@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import func, select, text, update
+from sqlalchemy import false, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -206,7 +206,11 @@ def _count_terms(session: Session, terms: Sequence[str]) -> None:
 
 
 def _choose_current(session: Session, kernel: Kernel) -> None:
-    """Of the certified kernels of a problem and target the fastest is current; the older of equals."""
+    """Of the certified kernels of a problem and target the fastest is current; the older of equals.
+
+    Rows that say so already are not written again: each of a problem's kernels anew for each job that ends had made 22
+    dead rows of 10 KB to one live one after 160 jobs.
+    """
     same = (
         Kernel.problem_hash == kernel.problem_hash,
         Kernel.hardware == kernel.hardware,
@@ -219,7 +223,8 @@ def _choose_current(session: Session, kernel: Kernel) -> None:
         .order_by(Kernel.speedup.desc().nulls_last(), Kernel.id)
         .limit(1)
     )
+    current = Kernel.id == best if best else false()
     session.execute(
-        update(Kernel).where(*same).values(current=Kernel.id == best if best else False),
+        update(Kernel).where(*same, Kernel.current != current).values(current=current),
         execution_options={"synchronize_session": False},
     )

@@ -6,16 +6,18 @@ Every refusal names the line and says what to write, because most SPECs are writ
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+_LIBRARY_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _TYPE_NAMES = {dict: "a dict", list: "a list", str: "a string", bool: "True or False"}
 
 DEVICES = ("cpu", "gpu", "any")
 DOMAINS = ("real", "positive", "unit", "index", "fixed")
 COMPUTE_DTYPES = ("float64", "float32", "float16", "bfloat16")
 SEATS = ("embedding_gradient", "layer", "loss", "none")
-SPEC_KEYS = ("summary", "op_family", "workloads", "domains", "precision", "backward", "seat")
+SPEC_KEYS = ("summary", "op_family", "workloads", "domains", "precision", "backward", "seat", "library")
 
 Param = bool | int | float | str | None | tuple["Param", ...]
 """A value of a workload's `params`: what get_inputs and get_init_inputs are called with."""
@@ -86,6 +88,9 @@ class Spec:
     precision: Precision = Precision()
     backward: bool = False
     seat: SeatSpec | None = None
+    library: Mapping[str, str] = field(default_factory=dict)
+    """What a user could call in place of the reference, by a name for it: a class of the same file that takes, holds
+    and returns what `Model` does. Each is one more baseline, `library_<name>`; it is checked like the others."""
 
     def workloads_for(self, hardware: str) -> tuple[Workload, ...]:
         """The workloads judged on `hardware`.
@@ -208,9 +213,11 @@ def read_spec(node: ast.expr) -> tuple[Spec, dict[str, int]]:
         precision=_precision(reader) if "precision" in found else default.precision,
         backward=reader.flag(("backward",)) if "backward" in found else default.backward,
         seat=_seat(reader) if "seat" in found else None,
+        library=_library(reader) if "library" in found else {},
     )
     _check_seat(reader, spec)
     lines = {f"domains.{name}": literal.line(("domains", name)) for name in spec.domains}
+    lines |= {f"library.{name}": literal.line(("library", name)) for name in spec.library}
     lines |= {f"workloads.{place}": literal.line(("workloads", place)) for place in range(len(spec.workloads))}
     return spec, lines
 
@@ -293,6 +300,15 @@ def _seat(reader: _Reader) -> SeatSpec:
         kind=reader.choice((*path, "kind"), SEATS),
         workload=reader.text((*path, "workload")) if "workload" in found else None,
     )
+
+
+def _library(reader: _Reader) -> dict[str, str]:
+    path = ("library",)
+    names: list[str] = list(reader.typed(path, dict))  # type: ignore[call-overload]
+    for name in names:
+        if not _LIBRARY_NAME.fullmatch(name):
+            raise reader.refuse((*path, name), f'the library op "{name}": a name is small letters, digits and _')
+    return {name: reader.text((*path, name)) for name in names}
 
 
 def _check_seat(reader: _Reader, spec: Spec) -> None:

@@ -93,6 +93,7 @@ def outline(source: str, name: str) -> Outline:
     spec, lines = _spec_of(tree)
     forward_args = _forward_args(bound["Model"])
     _check_domains(spec, lines, forward_args)
+    _check_library(spec, lines, bound)
     _check_params(spec, lines, [bound["get_inputs"], bound["get_init_inputs"]])
     return Outline(name=name, source=source, spec=spec, source_hash=source_hash(source), forward_args=forward_args)
 
@@ -156,6 +157,15 @@ def _check_domains(spec: Spec, lines: Mapping[str, int], forward_args: tuple[str
             raise ProblemError(f'line {line}: a domain is given for "{name}", but forward takes {takes}')
         if isinstance(domain.bound, str) and not any(domain.bound in workload.params for workload in spec.workloads):
             raise ProblemError(f'line {line}: "{name}" is bounded by "{domain.bound}", but no workload gives that')
+
+
+def _check_library(spec: Spec, lines: Mapping[str, int], bound: Mapping[str, ast.stmt]) -> None:
+    for name, model in spec.library.items():
+        if model not in bound or model == "Model":
+            raise ProblemError(
+                f'line {lines[f"library.{name}"]}: the library op "{name}" is the class {model}, which this file does '
+                f"not define: add `class {model}(nn.Module)` with Model's arguments, parameters and outputs"
+            )
 
 
 def _check_params(spec: Spec, lines: Mapping[str, int], functions: list[ast.stmt]) -> None:

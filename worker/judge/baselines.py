@@ -9,8 +9,9 @@ round and is asked for something just before, eager was up to 25 % faster than i
 for sums of rows on two cores; 1.00 since). On a GPU they share one: a context and its arenas take gigabytes there, and
 device time does not show it.
 
-CUDA graphs are in `compile_reduce_overhead`; the vendor's library is what eager calls. With TF32 allowed by the
-problem's precision policy, `eager_tf32` is there too, and the compiled ones use it.
+CUDA graphs are in `compile_reduce_overhead` and `compile_max_autotune_graphs`. The vendor's library is what eager
+calls; what else a user could call (SDPA's backends, fused losses) a problem names as its `library`. With TF32 allowed
+by the problem's precision policy, `eager_tf32` is there too, and the compiled ones and the library's use it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 
 import structlog
 
+from problems.catalog import Spec
 from worker.judge.exhibits import Exhibits
 from worker.judge.runners.bench import Contender, Workbench
 from worker.judge.runners.sessions import Runner
@@ -44,6 +46,8 @@ class Mode:
     compile_mode: str | None
     """A mode of torch.compile, or None for eager."""
     tf32: bool = False
+    model: str = "Model"
+    """The class of the problem's file."""
 
 
 class Record:
@@ -87,7 +91,7 @@ class Baselines:
         """Baselines that could not be made, and why."""
         self._places: dict[str, _Place] = {}
         source, device = exhibits.problem.outline.source, exhibits.device
-        modes = _modes(device, tf32=exhibits.problem.spec.precision.tf32)[: 1 if eager_only else None]
+        modes = _modes(device, exhibits.problem.spec)[: 1 if eager_only else None]
         self._full = set(record.latency_us) != {exhibit.name for exhibit in exhibits.workloads}
         wanted = {mode.name for mode in modes} if self._full else {*_ALWAYS, *record.fastest()}
         try:
@@ -137,7 +141,7 @@ class Baselines:
         """Load, construct and warm one baseline on every workload; False (with the reason kept) when it fails."""
         place = self._place(mode.name)
         try:
-            message = {"op": "load", "subject": mode.name, "source": source, "class": "Model"}
+            message = {"op": "load", "subject": mode.name, "source": source, "class": mode.model}
             place.runner.ask(message | {"compile": mode.compile_mode, "tf32": mode.tf32}, _REFERENCE_LIMIT_S)
             for bench in place.benches.values():
                 bench.construct(mode.name, _REFERENCE_LIMIT_S)
@@ -171,14 +175,18 @@ class Baselines:
         return shared
 
 
-def _modes(device: str, *, tf32: bool) -> list[Mode]:
+def _modes(device: str, spec: Spec) -> list[Mode]:
     """All baselines for a device. On a CPU the other modes of torch.compile generate the same code."""
+    tf32 = spec.precision.tf32 and device != "cpu"
+    library = [Mode(f"library_{name}", None, tf32, model) for name, model in spec.library.items()]
     if device == "cpu":
-        return [Mode(TRUSTED, None), Mode("compile", "default")]
+        return [Mode(TRUSTED, None), Mode("compile", "default"), *library]
     modes = [
         Mode(TRUSTED, None),
         Mode("compile", "default", tf32),
         Mode("compile_reduce_overhead", "reduce-overhead", tf32),
         Mode("compile_max_autotune", "max-autotune-no-cudagraphs", tf32),
+        Mode("compile_max_autotune_graphs", "max-autotune", tf32),
+        *library,
     ]
     return [*modes, Mode("eager_tf32", None, tf32=True)] if tf32 else modes

@@ -300,3 +300,21 @@ def _running(command: str) -> bool:
             except OSError:
                 continue
     return False
+
+
+def test_what_else_a_user_could_call_is_raced_too(judge: Judge) -> None:
+    library = """
+class Clamped(Model):
+    def forward(self, x):
+        return (x + self.bias).clamp_min(0)
+
+class Elsewhere(Model):
+    def forward(self, x):
+        raise RuntimeError("this library is not here")
+"""
+    spec = 'SPEC = {"library": {"clamped": "Clamped", "elsewhere": "Elsewhere"}, '
+    problem = PROBLEM.replace("SPEC = {", spec) + library
+    report = judge.evaluate(EvaluationRequest("c", CPP, "relu", problem, "cpu", "cpp"))
+    assert report["verdict"] == "ok", report["reason"]
+    assert set(report["baselines_us"]) == {"eager", "compile", "library_clamped"}
+    assert report["baselines_us"][report["baseline"]] == min(report["baselines_us"].values())

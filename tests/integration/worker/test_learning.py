@@ -167,6 +167,22 @@ def test_of_a_problem_the_fastest_certified_kernel_is_the_current_one(here: Runt
     assert "2.50 times the fastest baseline" in best.story and "BLOCK = 128" in best.story
 
 
+def test_a_kernel_that_changes_nothing_about_the_others_leaves_their_rows_as_they_are(here: Runtime) -> None:
+    versions = text("SELECT id, xmin::text FROM kernels WHERE job_id = ANY(:jobs) ORDER BY id")
+    known = [searched(here, gain, 7)[0] for gain in (1.5, 2.5)]
+    slower, _ = searched(here, 1.2, 7)
+    for job in (*known, slower):
+        certify(here, job)
+    for job in known:
+        learn_from(here, job)
+    with here.sessions.begin() as session:
+        before = session.execute(versions, {"jobs": [job.id for job in known]}).all()
+    learn_from(here, slower)
+    with here.sessions.begin() as session:
+        assert session.execute(versions, {"jobs": [job.id for job in known]}).all() == before
+    assert [kernel(here, job).current for job in (*known, slower)] == [False, True, False]
+
+
 def test_jobs_without_evaluations_or_in_error_teach_nothing_and_a_cancelled_one_teaches(here: Runtime) -> None:
     finish(here, make_job(here.sessions))
     job, _ = searched(here)

@@ -195,6 +195,29 @@ def test_an_embedding_gradient_is_a_backward_already() -> None:
         outline(with_spec('SPEC = {"backward": True, "seat": {"kind": "embedding_gradient"}}'), "x")
 
 
+def test_what_else_a_user_could_call_is_a_class_of_the_file() -> None:
+    fused = PLAIN + "\n\nclass Fused(Model):\n    pass\n"
+    found = outline(fused + 'SPEC = {"library": {"fused": "Fused"}}\n', "x")
+    assert found.spec.library == {"fused": "Fused"}
+    assert outline(PLAIN, "x").spec.library == {}
+
+
+@pytest.mark.parametrize(
+    ("library", "message"),
+    [
+        ('{"fused": "Fused"}', "the class Fused, which this file does not define: add `class Fused"),
+        ('{"fused": "Model"}', 'the library op "fused" is the class Model'),
+        ('{"Fused op": "Fused"}', "a name is small letters"),
+        ('{"fused": 3}', "is a string"),
+        ('["Fused"]', "is a dict"),
+    ],
+)
+def test_a_bad_library_is_refused_with_its_line_and_what_to_write(library: str, message: str) -> None:
+    with pytest.raises(ProblemError, match=f"^line {SPEC_LINE}: ") as refused:
+        outline(with_spec(f'SPEC = {{"library": {library}}}'), "x")
+    assert message in str(refused.value)
+
+
 def test_an_argument_that_no_workload_gives_is_refused() -> None:
     source = PLAIN.replace("rows=8", "rows")
     with pytest.raises(ProblemError, match='get_inputs needs "rows", which workload "default" does not give'):
