@@ -40,7 +40,8 @@ class AskBody(Body):
 
 
 class TellBody(Body):
-    """The answer to a question: as text, read like a language model's answer, or as the source outright."""
+    """The answer to a question: as text, read like a language model's answer, as the source outright, or that there is
+    nothing more to propose."""
 
     model_config = {"json_schema_extra": {"examples": [TELL_BODY]}}
 
@@ -48,13 +49,16 @@ class TellBody(Body):
     token: UUID
     answer: Annotated[Text | None, Field(description="plan and code, in the form that the prompt asks for")] = None
     source: Annotated[Text | None, Field(description="the whole file, in place of `answer`")] = None
+    exhausted: Annotated[
+        bool, Field(description="in place of both: nothing more to propose, here or later in this job")
+    ] = False
     plan: Annotated[Text | None, Field(max_length=4000, description="the idea in words, beside `source`")] = None
     agent: Agent | None = None
 
     @model_validator(mode="after")
     def _one_of(self) -> Self:
-        if (self.answer is None) == (self.source is None):
-            raise PydanticCustomError("one_of", "give either `answer` or `source`")
+        if (self.answer is not None) + (self.source is not None) + self.exhausted != 1:
+            raise PydanticCustomError("one_of", "give one of `answer`, `source` and `exhausted`")
         if self.plan is not None and self.source is None:
             raise PydanticCustomError("one_of", "`plan` goes with `source`; an `answer` begins with its plan")
         return self

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from typing import Final
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from api.asking_schemas import RenewBody, Renewed, TellBody, Told
+from api.asking_schemas import MOST_AT_ONCE, SHORTEST_LEASE_S, RenewBody, Renewed, TellBody, Told
 from api.errors import JobEnded, StaleToken, ToldBefore, UnknownJob, UnknownQuestion, invalid
 from db import asks, candidates, duplicates, events, jobs
 from db.candidates import Proposed
@@ -21,6 +22,8 @@ from search.answers import DEFINES_CANDIDATE, read_answer
 from search.novelty import NOVEL_OPERATORS, nearest, source_hash
 from search.proposing import Proposal
 from search.tunables import read_space
+
+_EXHAUSTED: Final = "who was asked has nothing more to propose"
 
 
 def tell(session: Session, job_id: str, body: TellBody) -> tuple[Told, bool]:
@@ -43,6 +46,8 @@ def tell(session: Session, job_id: str, body: TellBody) -> tuple[Told, bool]:
     proposal = _read(session, ask, body)
     asks.store_told(session, ask, answer=body.answer, told_hash=digest, agent=body.agent)
     _store(session, claim, job, proposal)
+    if body.exhausted:
+        _close_open(session, job, body.agent)
     return _told(session, ask), False
 
 
@@ -83,11 +88,13 @@ def _claim(session: Session, job: Job, ask: Ask, body: TellBody | RenewBody) -> 
 
 def _digest(body: TellBody) -> str:
     """What is told, whoever tells it."""
-    meaning = json.dumps([body.answer, body.source, body.plan])
+    meaning = json.dumps([body.answer, body.source, body.plan, *(["exhausted"] if body.exhausted else [])])
     return hashlib.sha256(meaning.encode()).hexdigest()
 
 
 def _read(session: Session, ask: Ask, body: TellBody) -> Proposal:
+    if body.exhausted:
+        return Proposal(failure=Failure.EXHAUSTED, detail=_EXHAUSTED)
     if body.source is None:
         return read_answer(body.answer, None, _sources(session, ask))
     if not DEFINES_CANDIDATE.search(body.source):
@@ -122,6 +129,13 @@ def _near(session: Session, claim: Claim, source: str) -> tuple[str, float] | No
     if session.get_one(Candidate, claim.candidate).operator not in NOVEL_OPERATORS:
         return None
     return nearest(source, duplicates.accepted_sources(session, claim.job_id).items())
+
+
+def _close_open(session: Session, job: Job, agent: str | None) -> None:
+    """Nobody is going to take the job's open questions. Those in the hands of others stay theirs."""
+    for handed in asks.hand_out(session, job.id, agent=agent, lease_s=SHORTEST_LEASE_S, count=MOST_AT_ONCE):
+        if (claim := asks.held_claim(session, handed.ask, handed.token)) is not None:
+            candidates.reject_candidate(session, claim, str(Failure.EXHAUSTED), _EXHAUSTED)
 
 
 def _told(session: Session, ask: Ask) -> Told:

@@ -24,10 +24,11 @@ def most_open_asks(job: JobView) -> int:
 def answering(job: JobView, tree: Tree) -> list[str]:
     """The job's models that can be asked now, in the job's order.
 
-    Without `ask/tell` while enough of its questions are open. Beside it, language models that are dead are left out;
-    without it that is for the policies to say (`search.stopping.providers_dead`).
+    Without `ask/tell` while enough of its questions are open, and once an agent has said that it has nothing more to
+    propose. Beside it, language models that are dead are left out; without it that is for the policies to say
+    (`search.stopping.providers_dead`).
     """
     asks = ProposerKind.ASK_TELL in job.models
-    may_ask = asks and tree.open_asks < most_open_asks(job)
+    may_ask = asks and not tree.asks_exhausted and tree.open_asks < most_open_asks(job)
     may_call = not (asks and models_dead(job, tree))
     return [model for model in job.models if (may_ask if model == ProposerKind.ASK_TELL else may_call)]

@@ -17,7 +17,7 @@ from typing import Protocol
 from search.asking import answering
 from search.lineage import repairable, selection_pool
 from search.porting import next_port
-from search.stopping import providers_dead
+from search.stopping import nobody_to_ask
 from search.tree import Tree
 from search.types import BY_MODEL, Expansion, Failure, JobView, Node, Operator, ProposerKind
 
@@ -97,15 +97,15 @@ class BuiltinPolicy:
 class EnsemblePolicy:
     """Models propose, taking turns; a built-in seed and kernels from other targets are there to beat; spaces are tuned.
 
-    While providers fail, one call at a time probes them with growing delays; once they are dead the built-in proposer,
-    unless it is switched off, goes on alone.
+    While providers fail, one call at a time probes them with growing delays; once they are dead, or agents have nothing
+    more to propose, the built-in proposer, unless it is switched off, goes on alone.
     """
 
     def next_expansion(self, job: JobView, tree: Tree) -> Expansion | None:
         """The next proposal of a model, or of the built-in proposer beside it."""
         if wants_builtin_seed(job, tree):
             return builtin_seed()
-        if providers_dead(job, tree):
+        if nobody_to_ask(job, tree):
             return BuiltinPolicy().next_expansion(job, tree) if job.builtin else None
         if tree.provider_errors and any(n.in_flight and n.proposer == ProposerKind.LLM for n in tree.nodes):
             return None

@@ -75,6 +75,14 @@ def providers_dead(job: JobView, tree: Tree) -> bool:
     return bool(job.models) and ProposerKind.ASK_TELL not in job.models and models_dead(job, tree)
 
 
+def nobody_to_ask(job: JobView, tree: Tree) -> bool:
+    """Whether none of the job's models will propose anything more: the providers are dead, and the agents have said
+    that they have nothing left."""
+    if ProposerKind.ASK_TELL not in job.models:
+        return providers_dead(job, tree)
+    return tree.asks_exhausted and (len(job.models) == 1 or models_dead(job, tree))
+
+
 def models_dead(job: JobView, tree: Tree) -> bool:
     """Whether language models have failed so often in a row that asking again is pointless.
 

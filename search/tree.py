@@ -69,6 +69,11 @@ class Tree:
         """How many questions to outside agents have no answer yet."""
         return sum(node.proposer == ProposerKind.ASK_TELL and node.state == State.PROPOSING for node in self.nodes)
 
+    @cached_property
+    def asks_exhausted(self) -> bool:
+        """Whether an outside agent said that it has nothing more to propose."""
+        return any(node.proposer == ProposerKind.ASK_TELL and node.failure == Failure.EXHAUSTED for node in self.nodes)
+
     @property
     def occupied(self) -> int:
         """How many slots are taken: a question that waits for somebody outside needs neither device nor provider."""

@@ -51,11 +51,15 @@ class AskingCalls:
         *,
         answer: str | None = None,
         source: str | None = None,
+        exhausted: bool | None = None,
         plan: str | None = None,
         agent: str | None = None,
     ) -> Call[Told]:
-        """Answer a question with `answer`, or with `source` (and `plan`); `agent` says who. Conflict: too late."""
-        said = given(answer=answer, source=source, plan=plan, agent=agent)
+        """Answer a question with `answer`, with `source` (and `plan`), or that ideas are `exhausted`; `agent` says who.
+
+        Conflict: too late.
+        """
+        said = given(answer=answer, source=source, exhausted=exhausted, plan=plan, agent=agent)
         body = {"candidate_id": candidate_id, "token": token} | said
         # The same answer with the same token is answered as it was the first time.
         return Call("POST", "/v1/jobs/{job_id}/tell", {"job_id": job_id}, body=body, again="safe")

@@ -1228,12 +1228,15 @@ class TargetWish(TypedDict):
 
 
 class TellBody(TypedDict):
-    """The answer to a question: as text, read like a language model's answer, or as the source outright."""
+    """The answer to a question: as text, read like a language model's answer, as the source outright, or that there
+    is nothing more to propose.
+    """
 
     candidate_id: str
     token: str
     answer: NotRequired[str | None]
     source: NotRequired[str | None]
+    exhausted: NotRequired[bool]
     plan: NotRequired[str | None]
     agent: NotRequired[str | None]
 

@@ -1,8 +1,8 @@
 """`kernelwright ask JOB` and `kernelwright tell JOB FILE.jsonl`: take a job's open questions away, bring answers back.
 
 A line of `ask` is a question as the API gives it: candidate_id, token, lease_expires_at, messages and more. A line for
-`tell` has candidate_id, token and either `answer` or `source`; what else it has is left alone, so that an answer may
-simply be added to the line of its question.
+`tell` has candidate_id, token and one of `answer`, `source` and `"exhausted": true`; what else it has is left alone, so
+that an answer may simply be added to the line of its question.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ Answers = Annotated[Path, typer.Argument(metavar="FILE.jsonl", help="Answers, on
 
 AsEver = Annotated[bool, typer.Option("--json", help="Changes nothing: questions are JSON, one object a line.")]
 
-_SAID = ("answer", "source", "plan", "agent")
+_ONE_OF = ("answer", "source", "exhausted")
+_SAID = (*_ONE_OF, "plan", "agent")
 _REFUSED = 1
 _SERVER_FAULT = 500
 
@@ -37,7 +38,7 @@ class Answer(NamedTuple):
     number: int
     candidate_id: str
     token: str
-    said: dict[str, str]
+    said: dict[str, Any]
 
 
 def ask(
@@ -118,8 +119,8 @@ def _answer(number: int, line: str, name: str) -> Answer:
         raise UnusableInput(
             problem=f'{name}, line {number}: write {{"candidate_id": ..., "token": ..., "answer": ...}}'
         ) from broken
-    if ("answer" in said) == ("source" in said):
-        raise UnusableInput(problem=f"{name}, line {number}: it has to have either an answer or a source")
+    if sum(bool(said.get(each)) for each in _ONE_OF) != 1:
+        raise UnusableInput(problem=f"{name}, line {number}: it has to have an answer, a source or exhausted: true")
     return answer
 
 

@@ -54,13 +54,17 @@ async def tell(
         str | None, Field(description="instead: a plan in words and one fenced block, or edits, as the prompt says")
     ] = None,
     plan: Annotated[str | None, Field(description="with `source`: what you changed and why")] = None,
+    exhausted: Annotated[bool, Field(description="instead: you have nothing more to propose in this job")] = False,
     wait_s: Annotated[float, Field(ge=0, le=600, description="wait so long for the verdict")] = 120.0,
 ) -> Answered:
     """Answer a question with `source` or with `answer`, and wait for the judge. Telling the same again is harmless."""
-    if (source is None) == (answer is None):
-        raise ToolError("give either `source` (the whole file) or `answer` (text as the prompt asks for it), not both")
+    if (source is not None) + (answer is not None) + exhausted != 1:
+        raise ToolError("give one of `source` (the whole file), `answer` (text as the prompt asks for it), `exhausted`")
     client = client_of(ctx)
-    told = await client.tell(job_id, candidate_id, token, source=source, answer=answer, plan=plan, agent=AGENT)
+    said = {"exhausted": True} if exhausted else {"source": source, "answer": answer, "plan": plan}
+    told = await client.tell(job_id, candidate_id, token, **said, agent=AGENT)
+    if exhausted:
+        return _answered(told, None, "you will be asked no more: `status` with wait_s until the job ends, then `best`")
     if not told["accepted"]:
         return _answered(told, None, "read failure_text, then `ask` for another question")
     judged = await judged_in_time(ctx, client, job_id, candidate_id, wait_s)

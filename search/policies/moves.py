@@ -24,7 +24,7 @@ from search.policy import (
     seeds_exhausted,
     tuning,
 )
-from search.stopping import providers_dead
+from search.stopping import nobody_to_ask
 from search.tree import Tree
 from search.types import Expansion, JobView, Node, Operator, ProposerKind
 
@@ -46,7 +46,7 @@ class Moves:
     @cached_property
     def asking(self) -> bool:
         """Whether there are models that may answer."""
-        return bool(self.job.models) and not providers_dead(self.job, self.tree)
+        return bool(self.job.models) and not nobody_to_ask(self.job, self.tree)
 
     @cached_property
     def waiting(self) -> bool:

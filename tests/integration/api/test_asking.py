@@ -196,12 +196,28 @@ def test_a_job_that_has_ended_asks_nothing_and_takes_nothing(outside: Outside) -
     assert outside.tell(told, answer=file_answer("in time")).status_code == 200
 
 
+def test_an_agent_with_nothing_more_to_propose_closes_the_open_questions(outside: Outside) -> None:
+    job_id = outside.submit()
+    (asked,) = outside.ask(job_id)  # the other one is open
+    told = outside.tell(asked, exhausted=True)
+    assert told.status_code == 200, told.text
+    assert (told.json()["accepted"], told.json()["failure"]) == (False, "exhausted")
+    found = outside.http.get(f"/v1/jobs/{job_id}/candidates").json()["data"]
+    assert [each["failure"] for each in found if each["proposer"] == "ask/tell"] == ["exhausted", "exhausted"]
+    outside.advance()
+    assert outside.ask(job_id, limit=10) == []
+    again = outside.tell(asked, exhausted=True)
+    assert again.headers["idempotent-replayed"] == "true"
+    assert title(outside.tell(asked, source="class ModelNew: pass"))[0] == 409
+
+
 @pytest.mark.parametrize(
     ("said", "pointer"),
     [
         ({}, "#"),
         ({"answer": "a", "source": "class ModelNew: ..."}, "#"),
         ({"answer": "a", "plan": "p"}, "#"),
+        ({"answer": "a", "exhausted": True}, "#"),
         ({"source": "def kernel(): ..."}, "#/source"),
         ({"answer": "a", "token": "mine"}, "#/token"),
         ({"answer": "nul \0"}, "#/answer"),

@@ -133,3 +133,25 @@ def test_a_question_waits_for_no_provider() -> None:
     job = job_view(20, models=("a", "ask/tell"), builtin=False, seed=1)
     (first, *_) = advance(job, [failed_call(0), failed_call(1)]).expansions
     assert (first.proposer, first.delay_s) == (ASK, 0.0)
+
+
+GAVE_UP = question(0, state=State.REJECTED, failure=Failure.EXHAUSTED)
+
+
+def test_who_has_nothing_more_to_propose_is_not_asked_again() -> None:
+    tree = Tree([GAVE_UP, question(1, state=State.EVALUATED, verdict="ok", speedup=2.0)])
+    assert answering(job_view(20, models=("ask/tell",)), tree) == []
+    assert answering(job_view(20, models=("a", "ask/tell")), tree) == ["a"]
+
+
+@pytest.mark.parametrize("policy", list(PolicyName))
+def test_when_agents_have_nothing_more_the_others_go_on_and_then_the_job_ends(policy: PolicyName) -> None:
+    job = job_view(8, policy=policy, models=("ask/tell",))
+    told = question(1, state=State.EVALUATED, verdict="ok", speedup=2.0, tunable=True)
+    first = advance(job, [GAVE_UP, told]).expansions
+    assert first and {each.proposer for each in first} == {ProposerKind.BUILTIN}
+    alone = job_view(8, policy=policy, models=("ask/tell",), builtin=False)
+    decided = advance(alone, [GAVE_UP, told])
+    # Tuning is nobody's proposal: some policies do it all the same where the built-in proposer is switched off.
+    assert {each.operator for each in decided.expansions} <= {Operator.TUNE}
+    assert decided.expansions or decided.stop_reason == "exhausted"

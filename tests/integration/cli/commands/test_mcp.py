@@ -144,7 +144,7 @@ def test_the_agent_is_the_model(url: str, outside: Outside, history: History) ->
 
         mine = {"job_id": job_id, "candidate_id": question["candidate_id"], "token": question["token"]}
         both = refusal(await agent.call_tool("tell", mine))
-        assert "either `source`" in both
+        assert "give one of `source`" in both
         source = CANDIDATE.format(name="mine")
         told = content(await agent.call_tool("tell", {**mine, "source": source, "plan": "one pass", "wait_s": 0.0}))
         assert (told["accepted"], told["verdict"]) == (True, None)

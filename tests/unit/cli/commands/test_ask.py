@@ -27,8 +27,9 @@ def test_an_answer_is_added_to_the_line_of_its_question() -> None:
         ("{", "write {"),
         ("[]", "write {"),
         (json.dumps({"candidate_id": "cand_1", "answer": "a"}), "write {"),
-        (json.dumps(LINE), "either an answer or a source"),
-        (json.dumps(LINE | {"answer": "a", "source": "s"}), "either an answer or a source"),
+        (json.dumps(LINE), "an answer, a source or exhausted"),
+        (json.dumps(LINE | {"answer": "a", "source": "s"}), "an answer, a source or exhausted"),
+        (json.dumps(LINE | {"answer": "a", "exhausted": True}), "an answer, a source or exhausted"),
     ],
 )
 def test_a_line_that_cannot_be_told_is_named(line: str, why: str) -> None:
