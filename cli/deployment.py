@@ -66,9 +66,15 @@ def parse_queues(text: str) -> tuple[str, ...]:
 
 
 def worker_programs(
-    queues: Sequence[str], gpus: Sequence[Gpu], around: Surroundings, *, llm_threads: int = 8, grace_s: float = 10.0
+    queues: Sequence[str],
+    gpus: Sequence[Gpu],
+    around: Surroundings,
+    *,
+    llm_threads: int = 8,
+    evaluators_per_gpu: int = 1,
+    grace_s: float = 10.0,
 ) -> list[Program]:
-    """One program for each queue, and for `gpu` one for each device, pinned to it."""
+    """One program for each queue, and for `gpu` as many as are to share a device for each device, pinned to it."""
     programs = []
     if "control" in queues:
         # The reaper lives here. A second such process would only look for lost work twice as often.
@@ -84,9 +90,10 @@ def worker_programs(
     if "gpu" in queues:
         for gpu in gpus:
             pinned = {"CUDA_VISIBLE_DEVICES": gpu.uuid}
-            programs.append(
-                _worker(f"gpu{gpu.index}", target_queue(gpu.hardware), alone, around, pinned, grace_s=grace_s)
-            )
+            names = [f"gpu{gpu.index}", *(f"gpu{gpu.index}-{number}" for number in range(2, evaluators_per_gpu + 1))]
+            programs += [
+                _worker(name, target_queue(gpu.hardware), alone, around, pinned, grace_s=grace_s) for name in names
+            ]
     return programs
 
 

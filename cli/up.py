@@ -32,7 +32,7 @@ from cli.embedded.home import log_folder, open_home, run_folder
 from cli.guard import guarded
 from cli.instance import Instance, InstanceLock
 from cli.preflight import check_auth, check_compiler, check_disk, check_packages, check_traces, listen, url_of
-from cli.programs import Service, Step
+from cli.programs import Program, Service, Step
 from cli.supervisor import StopRequested, Supervisor
 from db.settings import Settings
 from worker.profile.gpus import Gpu
@@ -119,9 +119,13 @@ def _groups(plan: _Plan) -> list[list[Service]]:
     around = Surroundings(env=env, scratch=run, logs=log_folder(plan.home), counts=counts)
     servers: list[Service] = [server for server in (plan.postgres, plan.valkey) if server is not None]
     # Workers need a second to import what they need: they start while the API does, which alone is waited for.
-    workers = [*exporter_program(settings, around), *worker_programs(plan.queues, plan.gpus, around)]
+    workers = [*exporter_program(settings, around), *_workers(plan, settings, around)]
     ours: list[Service] = [*workers, api_program(plan.listener, around)]
     return [servers, [Step(migration_program(around))], ours]
+
+
+def _workers(plan: _Plan, settings: Settings, around: Surroundings) -> list[Program]:
+    return worker_programs(plan.queues, plan.gpus, around, evaluators_per_gpu=settings.evaluators_per_gpu)
 
 
 def _summary(plan: _Plan, groups: Sequence[Sequence[Service]]) -> str:

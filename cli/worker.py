@@ -62,7 +62,8 @@ def worker(
     counts = counts_folder(settings, run)
     around = Surroundings(env={"KERNELWRIGHT_HOME": str(home)}, scratch=run, logs=None, counts=counts)
     programs = exporter_program(settings, around)
-    programs += worker_programs(chosen, gpus, around, llm_threads=llm_threads, grace_s=grace_s)
+    many = {"llm_threads": llm_threads, "evaluators_per_gpu": settings.evaluators_per_gpu}
+    programs += worker_programs(chosen, gpus, around, **many, grace_s=grace_s)
     raise typer.Exit(guarded(lambda: _supervise(list(programs))))
 
 

@@ -72,6 +72,9 @@ class Settings(BaseSettings):
     """How often a worker renews its lease and learns of a cancel."""
     worker_gone_s: float = Field(default=60.0, gt=0)
     """After how much silence a worker counts as gone."""
+    evaluators_per_gpu: int = Field(default=1, ge=1, le=16)
+    """Evaluators that share one GPU. While one times alone, the others build, and check beside each other; each has a
+    context and arenas of its own on it. One more than the share of builds in a judgement is enough."""
     minimum_sandbox: Literal["namespaces", "landlock", "process"] = "landlock"
     """A worker whose machine offers less refuses to run candidates. `process` confines little: trusted code only."""
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +63,7 @@ class Record:
     def keep(self, latency_us: Mapping[str, Mapping[str, float]]) -> None:
         """Store the latencies of a race of all baselines."""
         self.latency_us = {workload: dict(row) for workload, row in latency_us.items()}
-        partial = self._path.with_suffix(".part")
+        partial = self._path.with_suffix(f".{os.getpid()}.part")  # evaluators of one device may end a race together
         partial.write_text(json.dumps(self.latency_us))
         partial.replace(self._path)
 

@@ -40,6 +40,14 @@ def test_each_evaluator_sees_its_own_device_only(monkeypatch: pytest.MonkeyPatch
     assert (seen["worker-gpu0"], seen["worker-gpu1"]) == ("GPU-a", "GPU-b")
 
 
+def test_evaluators_may_share_a_device() -> None:
+    found = worker_programs(("gpu",), GPUS, AROUND, evaluators_per_gpu=3)
+    names = ["worker-gpu0", "worker-gpu0-2", "worker-gpu0-3", "worker-gpu1", "worker-gpu1-2", "worker-gpu1-3"]
+    assert [program.name for program in found] == names
+    assert [program.env["CUDA_VISIBLE_DEVICES"] for program in found] == ["GPU-a"] * 3 + ["GPU-b"] * 3
+    assert len({program.argv[program.argv.index("--hostname") + 1] for program in found}) == 6
+
+
 def test_only_the_process_that_calls_models_gets_their_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, program in programs(monkeypatch).items():
         holds = {key for key in ("OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN") if key in program.env}
