@@ -1,4 +1,4 @@
-# make demo | up | test | test-exhaustive | browser | lint | redteam | bench-judge | bench-endurance | bench-policy | chaos | fuzz-api | mutations | load | clean-venv
+# make demo | up | test | test-exhaustive | browser | lint | redteam | bench-judge | bench-endurance | bench-policy | bench-gpu | chaos | fuzz-api | mutations | load | clean-venv
 #
 # Everything runs in one virtual environment, .venv, made at the first call and reused: the stamp in it is older than the
 # lock or pyproject.toml exactly when something has to be installed.
@@ -14,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-exhaustive browser lint redteam bench-judge bench-endurance bench-policy chaos fuzz-api load format
+.PHONY: help demo up test test-exhaustive browser lint redteam bench-judge bench-endurance bench-policy bench-gpu chaos fuzz-api load format
 .PHONY: install mutations clean-venv
 
 help:
@@ -26,6 +26,7 @@ help:
 	@echo "make browser   the web page in a real Chromium, with accessibility checks (apt install chromium; SHOTS=FOLDER: pictures)"
 	@echo "make bench-endurance   a job under kill -9 of every process beside the same job in peace (QUICK=1: 20 candidates)"
 	@echo "make bench-policy   search policies at equal budgets on recorded pools, and what each lever is worth (QUICK=1: under 5 minutes)"
+	@echo "make bench-gpu   every bundled operator on this machine's GPU, beside every baseline: a slice of 9 minutes, again to go on"
 	@echo "make chaos   50 seeded schedules of faults against a fleet, and whether anything was lost or told wrong (QUICK=1: under 5 minutes)"
 	@echo "make fuzz-api   every operation of the API before 10,000 generated requests, right and wrong ones (QUICK=1: 4,000)"
 	@echo "make mutations   the ledger's SQL broken in 39 ways, one at a time, and which test notices (minutes)"
@@ -70,6 +71,12 @@ bench-endurance: $(STAMP)
 # Plots too, where matplotlib is installed: make bench-policy BENCH_ARGS="--plots docs/img"
 bench-policy: $(STAMP)
 	$(BIN)/python -m benchmarks.policy $(if $(QUICK),--quick) --out policy-figures.json $(BENCH_ARGS)
+
+# What has ended is in the folder, so that it may be called again until nothing is left (exit status 75: there is more).
+bench-gpu: $(STAMP)
+	$(BIN)/python -m benchmarks.record run --out record --home record-home --limit-s $(if $(QUICK),280,540) \
+		$(if $(QUICK),--problems softmax) $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks.record tables --out record
 
 # Three hours on two cores; what was done is in the file, so that it may be stopped and called again.
 chaos: $(STAMP)

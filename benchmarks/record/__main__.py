@@ -1,0 +1,59 @@
+"""The record: every bundled operator through the whole service on one device, and what came of it.
+
+    python -m benchmarks.record run --out results                   # all of them: hours; again to go on
+    python -m benchmarks.record run --out results --limit-s 540     # a slice; what has ended is kept, again to go on
+    python -m benchmarks.record run --out results --problems softmax,layernorm --evaluators 4
+    python -m benchmarks.record run --out results --hardware cpu    # the C++ kernels, on this machine's CPU
+    python -m benchmarks.record tables --out results                # what the results say, as Markdown
+
+`run` starts a service of its own (`kernelwright up`), submits a job for each operator and language that has proposals
+in `benchmarks/record/proposals/<problem>/`, and answers its questions with them, as an outside agent does (`ask/tell`).
+The service judges them beside its own seeds and recipes, tunes the best, and certifies the winner. `--out` gets a file
+for each job: the winner with its report, its source and its certificate, every baseline of every workload, and the
+verdict on every candidate. Exit code 75: the time was up; 1: a job found no certified kernel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from benchmarks.record.plan import plan
+from benchmarks.record.run import run
+from benchmarks.record.tables import write_tables
+from worker.profile.gpus import detect_hardware
+
+
+def main() -> int:
+    """Run jobs, or write tables."""
+    options = _options()
+    if options.what == "tables":
+        write_tables(options.out)
+        return 0
+    hardware = options.hardware or next((name for name in detect_hardware() if name != "cpu"), "cpu")
+    entries = plan(hardware, [word for word in options.problems.split(",") if word])
+    options.out.mkdir(parents=True, exist_ok=True)
+    left = run(entries, hardware, options)
+    for line in left:
+        sys.stdout.write(f"{line}\n")
+    return left.status if left else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.record", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("run", "tables"))
+    parser.add_argument("--out", type=Path, required=True, help="the folder of the results")
+    parser.add_argument("--problems", default="", help="only these, separated by commas")
+    parser.add_argument("--hardware", help="default: this machine's GPU")
+    parser.add_argument("--evaluators", type=int, default=4, help="that share the device, and jobs at a time")
+    parser.add_argument("--limit-s", type=float, help="stop after so many seconds, to go on later")
+    parser.add_argument("--home", type=Path, help="the service's home; kept, with its caches and its knowledge base")
+    parser.add_argument("--no-certify", action="store_true", help="leave the certificates out: a first look")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""What is to be run: for each bundled operator the kernels that are proposed for it, by language."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from problems.catalog import ProblemError, bundled
+
+PROPOSALS = Path(__file__).parent / "proposals"
+_LANGUAGES = (("triton", r"^import triton\b"), ("cuda", r"load_cuda|load_inline"), ("cpp", r"load_cpp"))
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A kernel somebody wrote."""
+
+    name: str
+    source: str
+
+    @property
+    def plan(self) -> str:
+        """Its idea: the module's docstring."""
+        return (ast.get_docstring(ast.parse(self.source)) or self.name)[:4000]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One job of the record."""
+
+    problem: str
+    language: str
+    proposals: tuple[Proposal, ...]
+
+    @property
+    def file(self) -> str:
+        """The name of its results."""
+        return f"{self.problem}.{self.language}.json"
+
+
+def plan(hardware: str, only: Sequence[str] = ()) -> list[Entry]:
+    """The jobs for this hardware, by problem and language. Raises ValueError for a name that is no bundled problem."""
+    unknown = sorted(set(only) - set(bundled()))
+    if unknown:
+        raise ValueError(f"no bundled problem is called {', '.join(unknown)}")
+    entries = []
+    for problem, outline in bundled().items():
+        if only and problem not in only:
+            continue
+        try:
+            outline.spec.workloads_for(hardware)
+        except ProblemError:
+            continue
+        languages = ("cpp",) if hardware == "cpu" else ("triton", "cuda")
+        found = {language: _proposals(problem, language) for language in languages}
+        chosen = [language for language in languages if found[language]] or languages[:1]
+        entries += [Entry(problem, language, found[language]) for language in chosen]
+    return entries
+
+
+def language_of(source: str) -> str:
+    """What a candidate is written in. Raises ValueError."""
+    for language, mark in _LANGUAGES:
+        if re.search(mark, source, flags=re.MULTILINE):
+            return language
+    raise ValueError("it uses neither triton nor load_cuda, load_inline or load_cpp")
+
+
+def _proposals(problem: str, language: str) -> tuple[Proposal, ...]:
+    paths = sorted((PROPOSALS / problem).glob("*.py"))
+    read = [Proposal(path.stem, path.read_text(encoding="utf-8")) for path in paths]
+    return tuple(each for each in read if language_of(each.source) == language)

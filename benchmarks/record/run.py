@@ -1,0 +1,150 @@
+"""A service of its own, a job for each entry, several at a time, and a results file for each that has ended."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.record.agent import answer
+from benchmarks.record.plan import Entry
+from cli.client import TERMINAL_STATES, ApiError, Client
+from cli.instance import read_instance
+
+UNFINISHED: Final = 75
+TUNES: Final = 3
+"""Places in a budget for tuning: one for the space of the best, one for its dispatch table, one for the runner-up."""
+START_S: Final = 120.0
+LONGEST_JOB_S: Final = 1500.0
+MARGIN_S: Final = 15.0
+"""Before the time is up nothing more is awaited, so that the service can end in good order."""
+
+
+class Left(list[str]):
+    """Lines about what is missing, and the exit status."""
+
+    status = 0
+
+
+def run(entries: Sequence[Entry], hardware: str, options: argparse.Namespace) -> Left:
+    """Run what has no results yet."""
+    deadline = time.monotonic() + (options.limit_s - MARGIN_S if options.limit_s else 1e9)
+    todo = [entry for entry in entries if not (options.out / entry.file).exists()]
+    with _service(options, hardware) as url, ThreadPoolExecutor(options.evaluators) as threads:
+        done = list(threads.map(lambda entry: _one(url, entry, hardware, options, deadline), todo))
+    left = Left(
+        f"{entry.problem} {entry.language}: {why}" for entry, why in zip(todo, done, strict=True) if why is not None
+    )
+    left.status = UNFINISHED if any("time" in line for line in left) else 1
+    return left
+
+
+def _one(url: str, entry: Entry, hardware: str, options: argparse.Namespace, deadline: float) -> str | None:
+    """Run a job and store what came of it; what is missing, or None."""
+    if time.monotonic() > deadline:
+        return "the time was up before it began"
+    began = time.monotonic()
+    with Client(url) as client:
+        job = client.submit(_body(entry, hardware, certify=not options.no_certify))
+        ended = answer(client, job["id"], entry.proposals, min(deadline, began + LONGEST_JOB_S))
+        if ended["state"] not in TERMINAL_STATES:
+            client.cancel(job["id"], reason="the benchmark's time is up")
+            return "the time was up"
+        found = collect(client, ended, time.monotonic() - began)
+    (options.out / entry.file).write_text(json.dumps(found, indent=1) + "\n")
+    sys.stdout.write(f"{_line(entry, found)}\n")
+    sys.stdout.flush()
+    certified = (found["certificate"] or {}).get("certified")
+    return None if certified or options.no_certify and found["best"] else "no certified kernel"
+
+
+def _body(entry: Entry, hardware: str, *, certify: bool) -> dict[str, Any]:
+    return {
+        "problem": entry.problem,
+        "target": {"hardware": hardware, "language": entry.language},
+        "budget": {"candidates": 1 + len(entry.proposals) + TUNES, "wall_s": LONGEST_JOB_S},
+        "models": ["ask/tell"],
+        "certify": certify,
+        "labels": {"benchmark": "record"},
+    }
+
+
+def collect(client: Client, job: Any, wall_s: float) -> dict[str, Any]:
+    """What came of a job: its winner with report, source and certificate, all candidates, all baselines."""
+    candidates = [dict(each) for each in client.candidates(job["id"])["data"]]
+    reports = [client.candidate(each["id"])["report"] for each in candidates if each["verdict"] == "ok"]
+    return {
+        "job": dict(job),
+        "wall_s": round(wall_s, 1),
+        "best": _or_none(lambda: dict(client.best(job["id"]))),
+        "certificate": _or_none(lambda: client.certificate(job["id"])),
+        "panel": panel(reports),
+        "candidates": candidates,
+    }
+
+
+def panel(reports: Sequence[Any]) -> dict[str, dict[str, float]]:
+    """Every baseline of every workload in microseconds: of the judgement that raced most of them."""
+    found: dict[str, dict[str, float]] = {}
+    for report in reports:
+        for row in report.get("workloads") or ():
+            if len(row["baselines_us"]) > len(found.get(row["name"], {})):
+                found[row["name"]] = dict(row["baselines_us"])
+    return found
+
+
+def _or_none(ask: Any) -> Any:
+    try:
+        return ask()
+    except ApiError:
+        return None
+
+
+def _line(entry: Entry, found: dict[str, Any]) -> str:
+    best, certificate = found["best"], found["certificate"] or {}
+    verdicts = found["job"]["progress"]["verdicts"]
+    if best is None:
+        return f"{entry.problem} {entry.language}: nothing accepted, {verdicts}, {found['wall_s']:.0f} s"
+    low, high = best["ci95"] or (0.0, 0.0)
+    said = "certified" if certificate.get("certified") else "not certified"
+    gain = f"{best['speedup'] or 0:.2f}x [{low:.2f}, {high:.2f}] over {best['baseline']}"
+    return f"{entry.problem} {entry.language}: {gain}, {said}, {verdicts}, {found['wall_s']:.0f} s"
+
+
+@contextmanager
+def _service(options: argparse.Namespace, hardware: str) -> Iterator[str]:
+    home = options.home or Path(tempfile.mkdtemp(prefix="kernelwright-record-"))
+    queues = "control,cpu" if hardware == "cpu" else "control,gpu"
+    environment = os.environ | {"KERNELWRIGHT_EVALUATORS_PER_GPU": str(options.evaluators)}
+    service = subprocess.Popen(
+        [sys.executable, "-m", "cli", "up", "--port", "0", "--home", str(home), "--queues", queues], env=environment
+    )
+    try:
+        yield _wait_for_url(service, home)
+    except BaseException:
+        for log in sorted((home / "log").glob("*.log")):
+            sys.stderr.write(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}\n")
+        raise
+    finally:
+        service.send_signal(signal.SIGTERM)
+        service.wait(timeout=60)
+
+
+def _wait_for_url(service: subprocess.Popen[bytes], home: Path) -> str:
+    deadline = time.monotonic() + START_S
+    while service.poll() is None and time.monotonic() < deadline:
+        instance = read_instance(home)
+        if instance is not None and instance.url is not None:
+            return instance.url
+        time.sleep(0.1)
+    raise SystemExit(f"the service did not start: see {home / 'log'}")

@@ -1,0 +1,125 @@
+"""The record: which jobs it plans, what an agent does with its proposals, and what its tables say."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.record.agent import answer
+from benchmarks.record.plan import PROPOSALS, Entry, Proposal, language_of, plan
+from benchmarks.record.run import panel
+from benchmarks.record.tables import NAME, read_results, summary, write_tables
+from problems.catalog import bundled
+
+
+def test_every_proposal_is_for_a_bundled_problem_and_says_its_idea() -> None:
+    folders = {path.name for path in PROPOSALS.iterdir() if path.is_dir()} - {"__pycache__"}
+    assert folders <= set(bundled())
+    for path in PROPOSALS.glob("*/*.py"):
+        proposal = Proposal(path.stem, path.read_text())
+        assert proposal.plan != proposal.name, f"{path.name} has no docstring"
+        assert language_of(proposal.source) in ("triton", "cuda", "cpp")
+        assert "class ModelNew" in proposal.source
+
+
+def test_each_operator_has_a_job_in_each_language_that_somebody_wrote_for_it() -> None:
+    on_gpu = plan("nvidia-h100")
+    assert {entry.problem for entry in on_gpu} == {
+        name for name, each in bundled().items() if any(load.fits("nvidia-h100") for load in each.spec.workloads)
+    }
+    assert len({entry.file for entry in on_gpu}) == len(on_gpu)
+    (softmax,) = plan("cpu", ["softmax"])
+    assert softmax.language == "cpp" and softmax.proposals
+    with pytest.raises(ValueError, match="no bundled problem is called softmacks"):
+        plan("cpu", ["softmacks"])
+
+
+def test_what_is_written_in_nothing_known_is_refused() -> None:
+    with pytest.raises(ValueError, match="neither triton nor"):
+        language_of("import torch")
+
+
+class Service:
+    """A job with so many questions, that ends when its agent has no more to propose."""
+
+    def __init__(self, questions: int) -> None:
+        self.questions, self.told = questions, []
+
+    def job(self, _id: str) -> dict[str, Any]:
+        return {"id": "job_1", "state": "succeeded" if "exhausted" in self.told else "running"}
+
+    def ask(self, _id: str, **_: Any) -> list[dict[str, str]]:
+        self.questions -= 1
+        return [{"candidate_id": "c", "token": "t"}] if self.questions >= 0 else []
+
+    def tell(self, *_: str, source: str | None = None, exhausted: bool = False, **__: Any) -> None:
+        self.told.append("exhausted" if exhausted else source)
+
+
+def test_the_agent_tells_its_kernels_in_order_and_then_that_there_are_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.record.agent.POLL_S", 0.0)
+    service: Any = Service(questions=5)
+    kernels = [Proposal("a", '"""First."""'), Proposal("b", '"""Second."""')]
+    job = answer(service, "job_1", kernels, time.monotonic() + 10)
+    assert (job["state"], service.told) == ("succeeded", ['"""First."""', '"""Second."""', "exhausted"])
+
+
+def test_the_agent_gives_up_when_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.record.agent.POLL_S", 0.0)
+    service: Any = Service(questions=0)
+    assert answer(service, "job_1", [], time.monotonic() + 0.05)["state"] == "running"
+
+
+def row(name: str, speedup: float, low: float, high: float, **more: Any) -> dict[str, Any]:
+    baselines = {"eager": 20.0, "compile": 10.0}
+    return {"name": name, "latency_us": 10.0 / speedup, "baselines_us": baselines, "baseline": "compile",
+            "speedup": speedup, "ci95": [low, high], **more}  # fmt: skip
+
+
+def test_the_panel_is_of_the_judgement_that_raced_most_baselines() -> None:
+    few, all_of_them = row("w", 2.0, 1.9, 2.1), row("w", 1.0, 0.9, 1.1)
+    all_of_them["baselines_us"] = {"eager": 21.0, "compile": 11.0, "library_sdpa": 9.0}
+    found = panel([{"workloads": [few]}, {"workloads": [all_of_them]}, {"workloads": [few]}, {}])
+    assert found == {"w": {"eager": 21.0, "compile": 11.0, "library_sdpa": 9.0}}
+
+
+def store(folder: Path, entry: Entry, rows: list[dict[str, Any]] | None, *, bound: str = "memory") -> None:
+    """A results file as `run` writes it; None: nothing was accepted."""
+    share = {"name": "own kernel share", "passed": True, "detail": "", "figures": {"share": 0.97}}
+    report = {"workloads": rows, "profile": {"bound": bound}, "checks": [share]}
+    best = {"timed": True, "proposer": "ask/tell", "report": report}
+    document = {
+        "job": {"problem": {"name": entry.problem}, "target": {"language": entry.language}},
+        "best": None if rows is None else best,
+        "certificate": {"certified": True},
+        "panel": {},
+    }
+    (folder / entry.file).write_text(json.dumps(document))
+
+
+def test_the_tables_tell_wins_and_losses_and_what_is_missing(tmp_path: Path) -> None:
+    store(
+        tmp_path, Entry("softmax", "triton", ()), [row("a", 4.0, 3.9, 4.1, sol_fraction=0.9), row("b", 0.5, 0.4, 0.6)]
+    )
+    store(tmp_path, Entry("softmax", "cuda", ()), [row("a", 1.5, 1.4, 1.6), row("b", 1.5, 1.4, 1.6)])
+    store(tmp_path, Entry("topk", "triton", ()), None)
+    store(tmp_path, Entry("matmul", "triton", ()), [row("a", 1.0, 0.9, 1.1)], bound="compute")
+    results = read_results(tmp_path)
+    assert [(each.problem, each.language) for each in results] == [("matmul", "triton"), ("softmax", "triton")]
+    matmul, softmax = results
+    assert (softmax.dispatched, softmax.sol_fraction, softmax.own_share) == (pytest.approx(2.0), 0.9, 0.97)
+    assert softmax.speedup == pytest.approx(2**0.5)
+    assert [each.loses for each in softmax.rows] == [False, True] and not matmul.rows[0].loses
+    said = "\n".join(summary(results, ["topk"]))
+    assert "| operators with a certified kernel | 2 of 3 |" in said
+    assert "| operators faster than every baseline | 1 of 3 (33%) |" in said
+    assert "| workloads on which the kernel alone is slower | 1 of 3 |" in said
+    assert "median share of the speed of light | 0.90 (1) |" in said
+    write_tables(tmp_path)
+    page = (tmp_path / NAME).read_text()
+    assert "- `softmax` b: 0.50x [0.40, 0.60] of compile" in page
+    assert "| without a kernel | topk |" in page and "### matmul" in page
