@@ -184,10 +184,10 @@ def _healthy(host: str, port: int) -> bool:
 
 
 def migration_program(around: Surroundings) -> Program:
-    """Bring the schema up to date; ends by itself."""
+    """Bring the schema up to date, and the kernels in that come with Kernelwright; ends by itself."""
     return Program(
         name="migrate",
-        argv=[sys.executable, "-m", "cli", "migrate"],
+        argv=[sys.executable, "-m", "cli", "migrate", "--kernels"],
         env=own_environment(around.env, secrets=False),
         cwd=around.scratch,
         log=around.log("migrate"),

@@ -58,6 +58,8 @@ EXAMPLES: Final = {
     "keys": "kernelwright keys ranking --create --usd 50",
     "audit": "kernelwright audit --action key.create --limit 10",
     "mcp": "kernelwright mcp --url http://127.0.0.1:8080",
+    "dump": "kernelwright dump job_01a2 --out softmax.gz",
+    "load": "kernelwright load softmax.gz",
     "migrate": "kernelwright migrate",
     "health": "kernelwright health --queues cpu",
     "doctor": "kernelwright doctor --json",

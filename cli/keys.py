@@ -13,18 +13,17 @@ The database is KERNELWRIGHT_DATABASE_URL, or that of `kernelwright up` in KERNE
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Annotated
 
 import typer
-from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from cli import show
 from cli.commands.submit import usd_of
+from cli.database import database
 from cli.errors import CliError
 from cli.options import JsonOption
 from db import audit
@@ -41,8 +40,6 @@ from db.keys import (
     set_access,
     set_caps,
 )
-from db.session import make_engine, make_sessions
-from db.settings import MissingDatabaseUrl, get_settings
 from db.vocabulary import AuditAction, Scope
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -84,12 +81,6 @@ class KeyEnded(CliError):
     exit_code = 2
 
 
-class NoDatabase(CliError):
-    """The database cannot be used ({why}): start `kernelwright up`, or check KERNELWRIGHT_DATABASE_URL."""
-
-    exit_code = 4
-
-
 class UnusableTime(CliError):
     """{option} {text!r} is no time to come: write 90d, 12h, 30m, 45s{or_date}."""
 
@@ -128,7 +119,7 @@ def keys(
     caps = {cap: value for cap, value in said.items() if value is not None}
     end = None if expires is None else _moment(expires)
     grace_s = _seconds("--grace", grace)
-    with _database() as session:
+    with database("kernelwright keys") as session:
         if name is None:
             _list(session, as_json=json)
         elif create:
@@ -142,30 +133,6 @@ def keys(
                 _change(session, name, caps, scope or (), end)
             if json:
                 show.put_json(_one(session, name))
-
-
-@contextmanager
-def _database() -> Iterator[Session]:
-    engine = make_engine(_url(), "kernelwright keys", pooled=False)
-    try:
-        with make_sessions(engine).begin() as session:
-            yield session
-    except OperationalError as error:
-        raise NoDatabase(why=str(error.orig).partition("\n")[0]) from error
-    finally:
-        engine.dispose()
-
-
-def _url() -> str:
-    settings = get_settings()
-    try:
-        return settings.sqlalchemy_url
-    except MissingDatabaseUrl:
-        if not (settings.home_path / "postgres").exists():
-            raise
-    from cli.embedded import EmbeddedPostgres
-
-    return EmbeddedPostgres(settings.home_path).url
 
 
 def _create(session: Session, name: str, caps: Mapping[str, Cap], scopes: Sequence[Scope], end: datetime | None) -> str:

@@ -92,6 +92,8 @@ COMMANDS = {
     "keys": _Lazy("cli.keys:keys", "List API keys; make, change, rotate or revoke one."),
     "audit": _Lazy("cli.commands.audit:audit", "Read who submitted, cancelled and changed what."),
     "mcp": _Lazy("cli.mcp.command:mcp", "Serve the service's tools to a coding agent (Model Context Protocol)."),
+    "dump": _Lazy("cli.dumps:dump", "Take a finished job away: its kernel, its certificate, its candidates."),
+    "load": _Lazy("cli.dumps:load", "Bring finished jobs in, or the kernels that come with Kernelwright."),
     "migrate": _Lazy("cli.migrate:migrate", "Bring the database's schema up to date."),
     "health": _Lazy("cli.health:health", "Say whether this machine's workers live, for a container's health check."),
     "doctor": _Lazy("cli.doctor:doctor", "Say what this machine has and what it lacks."),

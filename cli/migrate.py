@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from typing import Annotated
 
 import typer
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
+from cli.dumps import load_files
 from cli.options import JsonOption
 from cli.show import put_json
+from problems.kernels import bundled_kernels
 
 
-def migrate(json: JsonOption = False) -> None:
+def migrate(
+    kernels: Annotated[bool, typer.Option("--kernels", help="Also load the kernels that come with this.")] = False,
+    json: JsonOption = False,
+) -> None:
     """Upgrade the schema of KERNELWRIGHT_DATABASE_URL to the newest revision. Doing it again changes nothing."""
     config = alembic_config()
     command.upgrade(config, "head")
+    loaded = sum(new for _, new in load_files(bundled_kernels())) if kernels else 0
     if json:
-        put_json({"revision": ScriptDirectory.from_config(config).get_current_head()})
+        put_json({"revision": ScriptDirectory.from_config(config).get_current_head(), "kernels_loaded": loaded})
     else:
-        typer.echo("the schema is up to date")
+        typer.echo(f"the schema is up to date{f', {loaded} kernels loaded' if loaded else ''}")
 
 
 def alembic_config() -> Config:

@@ -59,7 +59,7 @@ def finish_job(session: Session, job_id: str, stop_reason: StopReason, error: st
     }
     events.append(session, job_id, EventType.JOB_FINISHED, data)
     if stop_reason is not StopReason.ERROR:
-        _enqueue_learn(session, job_id)
+        enqueue_learn(session, job_id)
     session.refresh(job)
     return True
 
@@ -78,7 +78,7 @@ def _final_state(job: Job, stop_reason: StopReason) -> JobState:
     return JobState.SUCCEEDED if job.best_candidate_id is not None else JobState.FAILED
 
 
-def _enqueue_learn(session: Session, job_id: str) -> None:
+def enqueue_learn(session: Session, job_id: str) -> None:
     """Have the job's candidates taught to later ones, behind all that somebody waits for.
 
     A cancelled job teaches too; one without evaluations has nothing to teach, and what is known of a job that ended in

@@ -60,7 +60,7 @@ def test_redis_keeps_what_it_is_told_and_asks_for_a_password() -> None:
 
 
 def test_whoever_uses_the_schema_waits_for_the_one_shot_migration() -> None:
-    assert SERVICES["migrate"]["command"] == ["kernelwright", "migrate"]
+    assert SERVICES["migrate"]["command"] == ["kernelwright", "migrate", "--kernels"]
     for name, service in OURS.items():
         if name != "migrate":
             assert service["depends_on"]["migrate"] == {"condition": "service_completed_successfully"}
