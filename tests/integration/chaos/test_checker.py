@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
@@ -18,7 +19,7 @@ from tests.chaos.checker.summary import check_summary
 from tests.chaos.checker.told import check_told
 from tests.chaos.checker.traces import check_environments, check_left, check_processes, check_secrets, shared_memory
 from tests.chaos.checker.violations import Violation
-from tests.chaos.signals import tree
+from tests.chaos.signals import command, tree
 from tests.integration.chaos.conftest import World
 
 Plant = Callable[[World], None]
@@ -215,6 +216,8 @@ def test_a_process_that_belongs_to_nobody_is_found() -> None:
     environment = {"PLANTED": "sk-canary-5"}
     with subprocess.Popen(sleeper, env=environment) as process:
         try:
+            while not command(process.pid):  # it has been started, and is not there yet
+                time.sleep(0.01)
             (orphan,) = check_processes(others)
             assert f"pid {process.pid}" in orphan.rows[0]
             assert check_processes([*others, process.pid]) == []
