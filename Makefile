@@ -78,7 +78,7 @@ bench-gpu: $(STAMP)
 		$(if $(QUICK),--problems softmax) $(BENCH_ARGS)
 	$(BIN)/python -m benchmarks.record tables --out record
 
-# Three hours on two cores; what was done is in the file, so that it may be stopped and called again.
+# Four hours on two cores; what was done is in the file, so that it may be stopped and called again.
 chaos: $(STAMP)
 	$(BIN)/python -m tests.chaos $(if $(QUICK),--quick,--seeds 0-49 --figures all --resume) \
 		--out chaos.jsonl $(CHAOS_ARGS)

@@ -52,6 +52,7 @@ NOT_RUN_HERE: dict[str, list[str]] = {
         "hours: make chaos",
         "hours: python -m tests.chaos --seeds 7 --keep logs",
         "hours: python -m tests.chaos --figures recovery --lease-s 45 --samples 20 --out chaos.jsonl",
+        "hours: python -m tests.chaos --figures soak --out chaos.jsonl",
     ],
     "docs/search.md": [
         "hours: make bench-policy",
