@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.record.agent import answer
 from benchmarks.record.plan import Entry
+from benchmarks.service import home_of, serving
 from cli.client import TERMINAL_STATES, ApiError, Client
-from cli.instance import read_instance
 
 UNFINISHED: Final = 75
 TUNES: Final = 3
 """Places in a budget for tuning: one for the space of the best, one for its dispatch table, one for the runner-up."""
-START_S: Final = 120.0
 LONGEST_JOB_S: Final = 1500.0
 MARGIN_S: Final = 15.0
 """Before the time is up nothing more is awaited, so that the service can end in good order."""
@@ -40,7 +33,10 @@ def run(entries: Sequence[Entry], hardware: str, options: argparse.Namespace) ->
     """Run what has no results yet."""
     deadline = time.monotonic() + (options.limit_s - MARGIN_S if options.limit_s else 1e9)
     todo = [entry for entry in entries if not (options.out / entry.file).exists()]
-    with _service(options, hardware) as url, ThreadPoolExecutor(options.evaluators) as threads:
+    with (
+        serving(home_of(options.home), hardware, options.evaluators) as url,
+        ThreadPoolExecutor(options.evaluators) as threads,
+    ):
         done = list(threads.map(lambda entry: _one(url, entry, hardware, options, deadline), todo))
     left = Left(
         f"{entry.problem} {entry.language}: {why}" for entry, why in zip(todo, done, strict=True) if why is not None
@@ -119,32 +115,3 @@ def _line(entry: Entry, found: dict[str, Any]) -> str:
     said = "certified" if certificate.get("certified") else "not certified"
     gain = f"{best['speedup'] or 0:.2f}x [{low:.2f}, {high:.2f}] over {best['baseline']}"
     return f"{entry.problem} {entry.language}: {gain}, {said}, {verdicts}, {found['wall_s']:.0f} s"
-
-
-@contextmanager
-def _service(options: argparse.Namespace, hardware: str) -> Iterator[str]:
-    home = options.home or Path(tempfile.mkdtemp(prefix="kernelwright-record-"))
-    queues = "control,cpu" if hardware == "cpu" else "control,gpu"
-    environment = os.environ | {"KERNELWRIGHT_EVALUATORS_PER_GPU": str(options.evaluators)}
-    service = subprocess.Popen(
-        [sys.executable, "-m", "cli", "up", "--port", "0", "--home", str(home), "--queues", queues], env=environment
-    )
-    try:
-        yield _wait_for_url(service, home)
-    except BaseException:
-        for log in sorted((home / "log").glob("*.log")):
-            sys.stderr.write(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}\n")
-        raise
-    finally:
-        service.send_signal(signal.SIGTERM)
-        service.wait(timeout=60)
-
-
-def _wait_for_url(service: subprocess.Popen[bytes], home: Path) -> str:
-    deadline = time.monotonic() + START_S
-    while service.poll() is None and time.monotonic() < deadline:
-        instance = read_instance(home)
-        if instance is not None and instance.url is not None:
-            return instance.url
-        time.sleep(0.1)
-    raise SystemExit(f"the service did not start: see {home / 'log'}")

@@ -1,0 +1,42 @@
+"""An agent that thinks: it takes every question that is open, and answers each half a minute later."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cli.client import ApiError, Client, Question, Unreachable
+
+POLL_S = 0.5
+
+
+class Agent(threading.Thread):
+    """Submits a job and answers its questions until it is told to stop."""
+
+    def __init__(
+        self, url: str, body: Mapping[str, Any], sources: Iterator[str], think_s: float, stop: threading.Event
+    ) -> None:
+        super().__init__(name=f"agent {body['problem']}", daemon=True)
+        self._url, self._body, self._sources = url, body, sources
+        self._think_s, self._stop_it = think_s, stop
+
+    def run(self) -> None:
+        """Ask, and leave each question to a timer."""
+        with Client(self._url) as client:
+            job_id = client.submit(self._body)["id"]
+            while not self._stop_it.wait(POLL_S):
+                try:
+                    questions = client.ask(job_id, limit=6)
+                except (ApiError, Unreachable):
+                    continue
+                for question in questions:
+                    timer = threading.Timer(self._think_s, self._tell, (job_id, question, next(self._sources)))
+                    timer.daemon = True
+                    timer.start()
+
+    def _tell(self, job_id: str, question: Question, source: str) -> None:
+        if self._stop_it.is_set():
+            return
+        with Client(self._url) as client:
+            client.tell(job_id, question["candidate_id"], question["token"], source=source)
