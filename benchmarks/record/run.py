@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.record.agent import answer
@@ -33,11 +36,9 @@ def run(entries: Sequence[Entry], hardware: str, options: argparse.Namespace) ->
     """Run what has no results yet."""
     deadline = time.monotonic() + (options.limit_s - MARGIN_S if options.limit_s else 1e9)
     todo = [entry for entry in entries if not (options.out / entry.file).exists()]
-    with (
-        serving(home_of(options.home), hardware, options.evaluators) as url,
-        ThreadPoolExecutor(options.evaluators) as threads,
-    ):
-        done = list(threads.map(lambda entry: _one(url, entry, hardware, options, deadline), todo))
+    home = home_of(options.home)
+    with serving(home, hardware, options.evaluators) as url, ThreadPoolExecutor(options.evaluators) as threads:
+        done = list(threads.map(lambda entry: _one(url, home, entry, hardware, options, deadline), todo))
     left = Left(
         f"{entry.problem} {entry.language}: {why}" for entry, why in zip(todo, done, strict=True) if why is not None
     )
@@ -45,7 +46,7 @@ def run(entries: Sequence[Entry], hardware: str, options: argparse.Namespace) ->
     return left
 
 
-def _one(url: str, entry: Entry, hardware: str, options: argparse.Namespace, deadline: float) -> str | None:
+def _one(url: str, home: Path, entry: Entry, hardware: str, options: argparse.Namespace, deadline: float) -> str | None:
     """Run a job and store what came of it; what is missing, or None."""
     if time.monotonic() > deadline:
         return "the time was up before it began"
@@ -57,11 +58,18 @@ def _one(url: str, entry: Entry, hardware: str, options: argparse.Namespace, dea
             client.cancel(job["id"], reason="the benchmark's time is up")
             return "the time was up"
         found = collect(client, ended, time.monotonic() - began)
+    _dump(home, job["id"], options.out / f"{entry.problem}.{hardware}.{entry.language}.gz")
     (options.out / entry.file).write_text(json.dumps(found, indent=1) + "\n")
     sys.stdout.write(f"{_line(entry, found)}\n")
     sys.stdout.flush()
     certified = (found["certificate"] or {}).get("certified")
     return None if certified or options.no_certify and found["best"] else "no certified kernel"
+
+
+def _dump(home: Path, job_id: str, out: Path) -> None:
+    """The job as `kernelwright load` takes it: what `problems/kernels/` holds."""
+    command = [sys.executable, "-m", "cli", "dump", job_id, "--out", str(out)]
+    subprocess.run(command, env=os.environ | {"KERNELWRIGHT_HOME": str(home)}, check=True, stdout=subprocess.DEVNULL)
 
 
 def _body(entry: Entry, hardware: str, *, certify: bool) -> dict[str, Any]:
