@@ -6,12 +6,14 @@ who spends how much is not for everybody.
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Final
 
 from fastapi import APIRouter, Depends, Request, Response
 from prometheus_client import CollectorRegistry, Counter, Histogram, Info, disable_created_metrics
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.process_collector import ProcessCollector
 from starlette.types import Scope
 
@@ -22,6 +24,7 @@ from api.gauges import ServiceGauges
 from api.openapi import answers, example
 from db.scraping import may_scrape
 
+DIRECTORY: Final = "PROMETHEUS_MULTIPROC_DIR"
 METHODS: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 SECONDS: Final = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 UNMATCHED: Final = "unmatched"
@@ -43,20 +46,25 @@ class ServiceMetrics:
         self.registry = CollectorRegistry()
         self.gauges = ServiceGauges()
         self.registry.register(self.gauges)
-        ProcessCollector(namespace="kernelwright", registry=self.registry)
+        counted = self.registry
+        if DIRECTORY in os.environ:  # one of several processes on one port: a scrape of any of them tells of all
+            MultiProcessCollector(self.registry)  # type: ignore[no-untyped-call]
+            counted = CollectorRegistry()
+        else:
+            ProcessCollector(namespace="kernelwright", registry=self.registry)
         Info("kernelwright_build", "What is running.", registry=self.registry).info({"version": version})
         self._requests = Counter(
             "kernelwright_http_requests",
             "Requests served, by the template of their route.",
             ["method", "route", "status"],
-            registry=self.registry,
+            registry=counted,
         )
         self._seconds = Histogram(
             "kernelwright_http_request_duration_seconds",
             "From a request to the first byte of its answer, without those that asked to wait.",
             ["method", "route"],
             buckets=SECONDS,
-            registry=self.registry,
+            registry=counted,
         )
 
     def served(self, scope: Scope, status: int | None, answered_s: float | None) -> None:

@@ -8,7 +8,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cli.errors import CliError
@@ -123,7 +123,10 @@ def counts_folder(settings: Settings, run: Path) -> Path | None:
     """An empty folder in `run` where workers count for their metrics; None where no port is set to serve them."""
     if settings.metrics_port is None:
         return None
-    folder = run / "metrics"
+    return _emptied(run / "metrics")
+
+
+def _emptied(folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     return folder
@@ -158,15 +161,24 @@ def _scrape_token(settings: Settings) -> dict[str, str]:
     return {"KERNELWRIGHT_METRICS_TOKEN": token.get_secret_value()} if token is not None else {}
 
 
-def api_program(listener: socket.socket, around: Surroundings) -> Program:
+def api_programs(listeners: Sequence[socket.socket], around: Surroundings) -> list[Program]:
+    """An API server on each. Of several, each counts into one folder, so that a scrape of any of them tells of all."""
+    if len(listeners) == 1:
+        return [api_program(listeners[0], around)]
+    counts = {"PROMETHEUS_MULTIPROC_DIR": str(_emptied(around.scratch / "api-metrics"))}
+    shared = replace(around, env={**around.env, **counts})
+    return [api_program(listener, shared, f"api-{number}") for number, listener in enumerate(listeners, 1)]
+
+
+def api_program(listener: socket.socket, around: Surroundings, name: str = "api") -> Program:
     """The API server on `listener`; ready when it answers /healthz."""
     host, port = listener.getsockname()[:2]
     return Program(
-        name="api",
+        name=name,
         argv=[sys.executable, "-m", "cli.serve", str(listener.fileno())],
         env=own_environment({**around.env, **_scrape_token(Settings())}, secrets=False),
         cwd=around.scratch,
-        log=around.log("api"),
+        log=around.log(name),
         ready=lambda: _healthy(host, port),
         pass_fds=(listener.fileno(),),
     )

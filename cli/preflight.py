@@ -51,10 +51,22 @@ class NoPackage(CliError):
     """The Python package {package} is not installed here: pip install 'kernelwright[all]'."""
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listeners(host: str, port: int, count: int) -> list[socket.socket]:
+    """Listening sockets on one address, for as many processes: the kernel spreads connections over them.
+
+    With one socket for all, the process that is awake takes a burst of connections whole. Raises as `listen`.
+    """
+    if count == 1:
+        return [listen(host, port)]
+    with listen(host, port) as free:  # a port that is shared by everybody is never taken
+        port = int(free.getsockname()[1])
+    return [listen(host, port, shared=True) for _ in range(count)]
+
+
+def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
     """A listening socket for the API, made here so that its port stays ours while the API restarts.
 
-    Raises PortTaken or AddressUnusable.
+    `shared`: other sockets of ours may listen there too. Raises PortTaken or AddressUnusable.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -62,6 +74,8 @@ def listen(host: str, port: int) -> socket.socket:
         )[0]
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         try:
             listener.bind(address)
             listener.listen(2048)

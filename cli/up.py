@@ -20,7 +20,7 @@ import typer
 from cli import logs
 from cli.deployment import (
     Surroundings,
-    api_program,
+    api_programs,
     counts_folder,
     exporter_program,
     migration_program,
@@ -31,7 +31,7 @@ from cli.embedded import EmbeddedPostgres, EmbeddedValkey
 from cli.embedded.home import log_folder, open_home, run_folder
 from cli.guard import guarded
 from cli.instance import Instance, InstanceLock
-from cli.preflight import check_auth, check_compiler, check_disk, check_packages, check_traces, listen, url_of
+from cli.preflight import check_auth, check_compiler, check_disk, check_packages, check_traces, listeners, url_of
 from cli.programs import Program, Service, Step
 from cli.supervisor import StopRequested, Supervisor
 from db.settings import Settings
@@ -53,7 +53,7 @@ class _Plan:
     """Everything that is to run."""
 
     home: Path
-    listener: socket.socket
+    listeners: Sequence[socket.socket]
     queues: tuple[str, ...]
     gpus: Sequence[Gpu]
     postgres: EmbeddedPostgres | None
@@ -80,7 +80,7 @@ def up(
     check_disk(home)
     plan = _Plan(
         home=home,
-        listener=listen(host, port),
+        listeners=listeners(host, port, Settings().api_processes),
         queues=chosen,
         gpus=find_gpus() if "gpu" in chosen else (),
         postgres=None if os.environ.get(DATABASE_VARIABLE) else EmbeddedPostgres(home),
@@ -98,7 +98,7 @@ def _supervise(plan: _Plan, lock: InstanceLock, pid: int) -> int:
         typer.echo(f"Starting Kernelwright in {plan.home} ...")
         try:
             supervisor.start()
-            lock.announce(Instance(pid=pid, home=str(plan.home), url=url_of(plan.listener)))
+            lock.announce(Instance(pid=pid, home=str(plan.home), url=url_of(plan.listeners[0])))
             typer.echo(_summary(plan, supervisor.groups))
             supervisor.watch()
         except StopRequested:
@@ -120,7 +120,7 @@ def _groups(plan: _Plan) -> list[list[Service]]:
     servers: list[Service] = [server for server in (plan.postgres, plan.valkey) if server is not None]
     # Workers need a second to import what they need: they start while the API does, which alone is waited for.
     workers = [*exporter_program(settings, around), *_workers(plan, settings, around)]
-    ours: list[Service] = [*workers, api_program(plan.listener, around)]
+    ours: list[Service] = [*workers, *api_programs(plan.listeners, around)]
     return [servers, [Step(migration_program(around))], ours]
 
 
@@ -129,7 +129,7 @@ def _workers(plan: _Plan, settings: Settings, around: Surroundings) -> list[Prog
 
 
 def _summary(plan: _Plan, groups: Sequence[Sequence[Service]]) -> str:
-    lines = [f"Kernelwright runs at {url_of(plan.listener)} (docs at /docs). Ctrl-C stops everything."]
+    lines = [f"Kernelwright runs at {url_of(plan.listeners[0])} (docs at /docs). Ctrl-C stops everything."]
     if plan.postgres is None:
         lines.append(f"  postgres        yours, {DATABASE_VARIABLE}")
     if plan.valkey is None:

@@ -72,6 +72,8 @@ class Settings(BaseSettings):
     """How often a worker renews its lease and learns of a cancel."""
     worker_gone_s: float = Field(default=60.0, gt=0)
     """After how much silence a worker counts as gone."""
+    api_processes: int = Field(default=1, ge=1, le=64)
+    """Processes of the API that `kernelwright up` starts on its port. One serves a core; each takes 120 MB."""
     evaluators_per_gpu: int = Field(default=1, ge=1, le=16)
     """Evaluators that share one GPU. While one times alone, the others build, and check beside each other; each has a
     context and arenas of its own on it. One more than the share of builds in a judgement is enough."""

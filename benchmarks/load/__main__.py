@@ -53,7 +53,8 @@ def main() -> int:
     options = _options()
     jobs, candidates, seconds = (10_000, 100_000, 8.0) if options.quick else (100_000, 1_000_000, 30.0)
     figures: list[Figure] = []
-    with filled_service(jobs=options.jobs or jobs, candidates=options.candidates or candidates) as service:
+    rows = {"jobs": options.jobs or jobs, "candidates": options.candidates or candidates}
+    with filled_service(**rows, processes=options.processes) as service:
         for name, measure in _measurements(seconds).items():
             if options.only and name not in options.only:
                 continue
@@ -72,6 +73,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.load", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="a tenth of the rows, shorter loads")
     parser.add_argument("--only", action="append", choices=list(_measurements(1.0)), help="may be repeated")
+    parser.add_argument("--processes", type=int, default=2, help="of the API, on one port")
     parser.add_argument("--jobs", type=int)
     parser.add_argument("--candidates", type=int)
     parser.add_argument("--out", type=Path, help="also write the figures here, as JSON")

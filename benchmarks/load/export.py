@@ -46,7 +46,7 @@ def _export(out: Path, service: Service) -> None:
     command_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     sys.stdout.write(
         f"{out.name}: {rows:,} rows in {took_s:.0f} s, {rows / took_s:,.0f} a second, {out.stat().st_size / 1e6:.0f} "
-        f"MB; the command held {command_mb:.0f} MB at most, the API {_peak_mb(service.api_pid):.0f} MB\n"
+        f"MB; the command held {command_mb:.0f} MB at most, the API {_peak_mb(service.api_pids[0]):.0f} MB\n"
     )
     sys.stdout.flush()
 

@@ -32,4 +32,4 @@ async def polls(service: Service, seconds: float) -> Latencies:
                     raise RuntimeError(f"a poll was answered {answer.status}: {await answer.text()}")
                 tags[job] = answer.headers["ETag"]
 
-        return await at_rate(poll, per_s=PER_S, seconds=seconds, server_cpu_s=lambda: cpu_s(service.api_pid))
+        return await at_rate(poll, per_s=PER_S, seconds=seconds, server_cpu_s=lambda: cpu_s(service.api_pids))

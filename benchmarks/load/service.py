@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,12 +19,12 @@ from sqlalchemy import Engine, text
 from benchmarks.load.fill import fill
 from cli.embedded.postgres import EmbeddedPostgres
 from cli.embedded.valkey import EmbeddedValkey
+from cli.preflight import listeners, url_of
 from db.keys import create_key
 from db.session import make_engine, make_sessions
 from db.vocabulary import Scope
 from tests.support.schema import migrate
 
-PORT = 18_111
 START_S = 30.0
 
 
@@ -37,7 +38,7 @@ class Service:
     database_url: str
     redis_url: str
     engine: Engine
-    api_pid: int
+    api_pids: Sequence[int]
 
     @property
     def headers(self) -> dict[str, str]:
@@ -58,15 +59,18 @@ class Service:
             return list(connection.scalars(query, {"state": state, "limit": limit}))
 
 
-def cpu_s(pid: int) -> float:
-    """What a process used of the CPUs until now, by Linux' count."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def cpu_s(pids: Iterable[int]) -> float:
+    """What processes used of the CPUs until now, by Linux' count."""
+    fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
+    return sum(int(each[11]) + int(each[12]) for each in fields) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
-def filled_service(*, jobs: int, candidates: int, say: bool = True) -> Iterator[Service]:
-    """Start it with that many rows; all of it is gone afterwards. A million candidates take 4 GB under $TMPDIR."""
+def filled_service(*, jobs: int, candidates: int, say: bool = True, processes: int = 1) -> Iterator[Service]:
+    """Start it with that many rows; all of it is gone afterwards. A million candidates take 4 GB under $TMPDIR.
+
+    `processes`: of the API, on one port.
+    """
     with tempfile.TemporaryDirectory(prefix="load-") as scratch:
         folder = Path(scratch)
         with EmbeddedPostgres(folder / "postgres") as postgres, EmbeddedValkey(folder / "valkey") as valkey:
@@ -79,8 +83,15 @@ def filled_service(*, jobs: int, candidates: int, say: bool = True) -> Iterator[
                     sys.stdout.write(f"{jobs:,} jobs and {candidates:,} candidates stored in {took_s:.0f} s\n")
                     sys.stdout.flush()
                 key = _key(engine)
-                with _api(database_url, valkey.url, folder / "api.log") as pid:
-                    yield Service(f"http://127.0.0.1:{PORT}", key, database_url, valkey.url, engine, pid)
+                pids: list[int] = []
+                with ExitStack() as stack:
+                    sockets = [stack.enter_context(each) for each in listeners("127.0.0.1", 0, processes)]
+                    counts = folder / "counts"
+                    counts.mkdir()
+                    for number, each in enumerate(sockets):
+                        log = folder / f"api-{number}.log"
+                        pids.append(stack.enter_context(_api(database_url, valkey.url, each, counts, log)))
+                    yield Service(url_of(sockets[0]), key, database_url, valkey.url, engine, pids)
             finally:
                 engine.dispose()
 
@@ -91,27 +102,34 @@ def _key(engine: Engine) -> str:
 
 
 @contextmanager
-def _api(database_url: str, redis_url: str, log: Path) -> Iterator[int]:
-    """`python -m api` as an operator starts it. The rate limit of one key is lifted: the load comes from one."""
+def _api(database_url: str, redis_url: str, listener: socket.socket, counts: Path, log: Path) -> Iterator[int]:
+    """A server as `kernelwright up` starts it. The limits of one key are lifted: the load comes from one."""
     environment = os.environ | {
         "KERNELWRIGHT_DATABASE_URL": database_url,
         "KERNELWRIGHT_REDIS_URL": redis_url,
         "KERNELWRIGHT_RATE_LIMIT": "1000000/minute",
+        "KERNELWRIGHT_STREAMS_PER_KEY": "0",
+        "PROMETHEUS_MULTIPROC_DIR": str(counts),
     }
-    command = [sys.executable, "-m", "api", "--port", str(PORT)]
-    with log.open("wb") as output, subprocess.Popen(command, env=environment, stderr=output, stdout=output) as process:
+    command = [sys.executable, "-m", "cli.serve", str(listener.fileno())]
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(
+            command, env=environment, stderr=output, stdout=output, pass_fds=[listener.fileno()]
+        ) as process,
+    ):
         try:
-            _wait_for(process, log)
+            _wait_for(process, url_of(listener), log)
             yield process.pid
         finally:
             process.terminate()
 
 
-def _wait_for(process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_for(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
     until = time.monotonic() + START_S
     while True:
         try:
-            httpx2.get(f"http://127.0.0.1:{PORT}/healthz").raise_for_status()
+            httpx2.get(f"{url}/healthz").raise_for_status()
             return
         except httpx2.TransportError:
             if process.poll() is not None or time.monotonic() > until:

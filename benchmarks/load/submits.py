@@ -27,4 +27,4 @@ async def submits(service: Service, seconds: float, per_s: float) -> Latencies:
                 if answer.status != 202:
                     raise RuntimeError(f"a submission was answered {answer.status}: {await answer.text()}")
 
-        return await at_rate(submit, per_s=per_s, seconds=seconds, server_cpu_s=lambda: cpu_s(service.api_pid))
+        return await at_rate(submit, per_s=per_s, seconds=seconds, server_cpu_s=lambda: cpu_s(service.api_pids))

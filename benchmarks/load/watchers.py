@@ -96,11 +96,11 @@ async def watchers(service: Service, seconds: float, *, jobs: int) -> tuple[Late
             for number, each in enumerate(following)
         ]
         await asyncio.sleep(SETTLE_S)
-        cpu, begin = cpu_s(service.api_pid), time.perf_counter()
+        cpu, begin = cpu_s(service.api_pids), time.perf_counter()
         await asyncio.to_thread(writer.run)
         over = time.perf_counter() - begin
         await asyncio.sleep(SETTLE_S)
-        used_s = cpu_s(service.api_pid) - cpu
+        used_s = cpu_s(service.api_pids) - cpu
         for task in tasks:
             task.cancel()
         ended = await asyncio.gather(*tasks, return_exceptions=True)

@@ -9,9 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
 
 from cli.client import Client
+from cli.preflight import PortTaken, listen, listeners, url_of
 from db.settings import Settings
 from tests.integration.api.conftest import BODY
 
@@ -80,3 +85,30 @@ def test_it_does_not_listen_for_others_without_keys(settings: Settings) -> None:
 def test_it_needs_no_torch(settings: Settings) -> None:
     code = "import sys; sys.modules['torch'] = None; import api.app; api.app.create_app().openapi()"
     subprocess.run([sys.executable, "-c", code], env=environment(settings), check=True, timeout=60)
+
+
+def test_processes_that_share_a_port_share_the_work_and_their_counts(settings: Settings, tmp_path: Path) -> None:
+    counts = tmp_path / "counts"
+    counts.mkdir()
+    shared = environment(settings) | {"PROMETHEUS_MULTIPROC_DIR": str(counts)}
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(each) for each in listeners("127.0.0.1", 0, 2)]
+        assert len({each.getsockname() for each in sockets}) == 1
+        servers = []
+        for each in sockets:
+            command = [sys.executable, "-m", "cli.serve", str(each.fileno())]
+            server = subprocess.Popen(command, env=shared, pass_fds=[each.fileno()], stderr=subprocess.PIPE)
+            stack.callback(server.communicate)
+            stack.callback(server.terminate)
+            servers.append(server)
+        url = url_of(sockets[0])
+        # Each request over a connection of its own: some wait for the process that starts last.
+        for _ in range(30):
+            assert httpx2.get(f"{url}/v1/problems", timeout=START_S).status_code == 200
+        assert all(any(counts.glob(f"counter_{server.pid}.db")) for server in servers)
+        for _ in range(6):
+            shown = httpx2.get(f"{url}/metrics").text
+            counted = 'kernelwright_http_requests_total{method="GET",route="/v1/problems",status="200"} 30.0'
+            assert counted in shown
+        with pytest.raises(PortTaken):
+            listen("127.0.0.1", sockets[0].getsockname()[1])
