@@ -9,9 +9,9 @@ SPEC = {
     "summary": "Batched product of small matrices, 4x4 to 32x32",
     "op_family": "matmul",
     "workloads": [
-        {"name": "small", "for": "cpu", "params": {"batch": 16384, "m": 4, "n": 4, "k": 4, "dtype": "float32"}},
-        {"name": "odd", "for": "cpu", "params": {"batch": 4099, "m": 7, "n": 13, "k": 11, "dtype": "float32"}},
-        {"name": "large", "for": "cpu", "params": {"batch": 8192, "m": 16, "n": 16, "k": 16, "dtype": "float32"}},
+        {"name": "small", "for": "cpu", "params": {"batch": 2048, "m": 4, "n": 4, "k": 4, "dtype": "float32"}},
+        {"name": "odd", "for": "cpu", "params": {"batch": 509, "m": 7, "n": 13, "k": 11, "dtype": "float32"}},
+        {"name": "large", "for": "cpu", "params": {"batch": 2048, "m": 16, "n": 16, "k": 16, "dtype": "float32"}},
         {"name": "4x4_fp32", "for": "gpu", "params": {"batch": 4194304, "m": 4, "n": 4, "k": 4, "dtype": "float32"}},
         {"name": "8x8_fp32", "for": "gpu", "params": {"batch": 1048576, "m": 8, "n": 8, "k": 8, "dtype": "float32"}},
         {

@@ -58,7 +58,7 @@ class Model(nn.Module):
         q, k, v = (F.pad(part, (0, 0, 0, missing)).unflatten(2, (-1, self.chunk)) for part in (q, k, v))
         inside = torch.tril(q @ k.transpose(-2, -1)) @ v
         states = (k.transpose(-2, -1) @ v).to(wide)
-        before = states.cumsum(dim=2) - states
+        before = F.pad(states.cumsum(dim=2)[:, :, :-1], (0, 0, 0, 0, 1, 0))
         out = inside + q @ before.to(q.dtype)
         return (out * scale).flatten(2, 3)[:, :, :length].contiguous()
 
