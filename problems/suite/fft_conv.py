@@ -46,15 +46,15 @@ SPEC = {
 
 
 class Model(nn.Module):
-    def __init__(self, channels):
+    def __init__(self, channels, dtype="float32"):
         super().__init__()
-        self.skip = nn.Parameter(torch.randn(channels))
+        self.skip = nn.Parameter(torch.randn(channels).to(getattr(torch, dtype)))
 
     def forward(self, u, taps):
-        length, wide = u.shape[-1], self.skip.dtype
+        length, wide = u.shape[-1], torch.promote_types(u.dtype, torch.float32)
         spectrum = torch.fft.rfft(u.to(wide), n=2 * length) * torch.fft.rfft(taps.to(wide), n=2 * length)
         y = torch.fft.irfft(spectrum, n=2 * length)[..., :length]
-        return (y + u.to(wide) * self.skip[:, None]).to(u.dtype)
+        return (y + u.to(wide) * self.skip.to(wide)[:, None]).to(u.dtype)
 
 
 def get_inputs(batch=2, channels=8, length=256, dtype="float32"):
@@ -62,5 +62,5 @@ def get_inputs(batch=2, channels=8, length=256, dtype="float32"):
     return [torch.randn(shape).to(getattr(torch, dtype)) for shape in shapes]
 
 
-def get_init_inputs(channels=8):
-    return [channels]
+def get_init_inputs(channels=8, dtype="float32"):
+    return [channels, dtype]

@@ -50,20 +50,21 @@ CHUNK = 256
 
 
 class Model(nn.Module):
-    def __init__(self, dim, states):
+    def __init__(self, dim, states, dtype="float32"):
         super().__init__()
-        self.a_log = nn.Parameter(torch.log(torch.arange(1, states + 1).float()).repeat(dim, 1))
-        self.skip = nn.Parameter(torch.ones(dim))
+        kind = getattr(torch, dtype)
+        self.a_log = nn.Parameter(torch.log(torch.arange(1, states + 1).float()).repeat(dim, 1).to(kind))
+        self.skip = nn.Parameter(torch.ones(dim, dtype=kind))
 
     def forward(self, u, delta, b, c):
-        wide = self.a_log.dtype  # float32 whatever the inputs are
+        wide = torch.promote_types(u.dtype, torch.float32)  # a state that lives for a thousand tokens wants float32
         dtype, u, b, c = u.dtype, u.to(wide), b.to(wide), c.to(wide)
-        delta = F.softplus(delta.to(wide))
-        state = u.new_zeros(*u.shape[:2], self.a_log.shape[1])
+        delta, a = F.softplus(delta.to(wide)), -torch.exp(self.a_log.to(wide))
+        state = u.new_zeros(*u.shape[:2], a.shape[1])
         outputs = []
         pieces = [value.split(CHUNK, dim=-1) for value in (u, delta, b, c)]
         for u_part, delta_part, b_part, c_part in zip(*pieces, strict=True):
-            decay = torch.exp(delta_part[:, :, None] * -torch.exp(self.a_log)[:, :, None])
+            decay = torch.exp(delta_part[:, :, None] * a[:, :, None])
             states = (delta_part * u_part)[:, :, None] * b_part[:, None]
             states = torch.cat([states[..., :1] + decay[..., :1] * state[..., None], states[..., 1:]], dim=-1)
             step = 1
@@ -73,7 +74,7 @@ class Model(nn.Module):
                 step *= 2
             state = states[..., -1]
             outputs.append((states * c_part[:, None]).sum(dim=2))
-        return (torch.cat(outputs, dim=-1) + self.skip[:, None] * u).to(dtype)
+        return (torch.cat(outputs, dim=-1) + self.skip.to(wide)[:, None] * u).to(dtype)
 
 
 def get_inputs(batch=1, dim=16, length=64, states=8, dtype="float32"):
@@ -81,5 +82,5 @@ def get_inputs(batch=1, dim=16, length=64, states=8, dtype="float32"):
     return [torch.randn(shape).to(getattr(torch, dtype)) for shape in shapes]
 
 
-def get_init_inputs(dim=16, states=8):
-    return [dim, states]
+def get_init_inputs(dim=16, states=8, dtype="float32"):
+    return [dim, states, dtype]
