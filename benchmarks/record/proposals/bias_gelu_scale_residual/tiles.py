@@ -61,8 +61,9 @@ class ModelNew(nn.Module):
             return out
         rows = count // hidden
         if hidden % (16 // x.element_size()):
-            _flat[(triton.cdiv(count, ELEMENTS),)](
-                x, residual, self.bias, self.scale, out, count, hidden, BLOCK=ELEMENTS, num_warps=WARPS
+            block = ELEMENTS // 2  # a column for each element takes registers
+            _flat[(triton.cdiv(count, block),)](
+                x, residual, self.bias, self.scale, out, count, hidden, BLOCK=block, num_warps=WARPS
             )
             return out
         cols = min(WIDE, triton.next_power_of_2(hidden))
