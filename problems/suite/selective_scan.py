@@ -15,7 +15,7 @@ SPEC = {
     "summary": "Selective state-space scan: input-dependent decay and input, read out by a third input, plus a skip",
     "op_family": "scan",
     "workloads": [
-        {"name": "small", "for": "cpu", "params": {"batch": 1, "dim": 16, "length": 64, "states": 8}},
+        {"name": "small", "for": "cpu", "params": {"batch": 1, "dim": 4, "length": 32, "states": 4}},
         {"name": "odd", "for": "cpu", "params": {"batch": 2, "dim": 13, "length": 101, "states": 5}},
         {"name": "large", "for": "cpu", "params": {"batch": 2, "dim": 32, "length": 256, "states": 16}},
         {

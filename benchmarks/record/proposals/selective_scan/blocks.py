@@ -134,15 +134,17 @@ class _Scan(torch.autograd.Function):
         states = b.shape[1]
         y = torch.empty_like(u)
         keep = any(ctx.needs_input_grad)
-        marks = triton.cdiv(length, BACK_BLOCK)
+        every = max(16, min(BACK_BLOCK, triton.next_power_of_2(max(length, 1))))
+        marks = triton.cdiv(length, every)
         kept = torch.empty((batch * dim, marks, states) if keep else 1, dtype=torch.float32, device=u.device)
         if y.numel():
             block = max(16, min(BLOCK, triton.next_power_of_2(length)))
             _forward[(batch * dim,)](
                 u, delta, b, c, a_log, skip, y, kept, dim, length, states, marks,
-                STATES=triton.next_power_of_2(max(states, 1)), BLOCK=block, EVERY=BACK_BLOCK if keep else 0,
+                STATES=triton.next_power_of_2(max(states, 1)), BLOCK=block, EVERY=every if keep else 0,
                 num_warps=WARPS,
             )  # fmt: skip
+        ctx.every = every
         ctx.save_for_backward(u, delta, b, c, a_log, skip, kept)
         return y
 
@@ -159,7 +161,7 @@ class _Scan(torch.autograd.Function):
         if du.numel():
             _backward[(batch * dim,)](
                 u, delta, b, c, a_log, skip, dy, kept, du, ddelta, db, dc, da_log, dskip, dim, length, states,
-                triton.cdiv(length, BACK_BLOCK), STATES=triton.next_power_of_2(max(states, 1)), BLOCK=BACK_BLOCK,
+                triton.cdiv(length, ctx.every), STATES=triton.next_power_of_2(max(states, 1)), BLOCK=ctx.every,
                 num_warps=BACK_WARPS,
             )  # fmt: skip
         given = ((db, b), (dc, c), (da_log, a_log), (dskip, skip))
