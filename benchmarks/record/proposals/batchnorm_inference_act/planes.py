@@ -81,7 +81,5 @@ class ModelNew(nn.Module):
             cols = triton.next_power_of_2(pixels)
             rows = max(1, ELEMENTS // cols)
             grid = (triton.cdiv(batch * channels, rows), 1)
-            _planes[grid](
-                *given, batch * channels, channels, pixels, norm.eps, ROWS=rows, COLS=cols, num_warps=WARPS
-            )
+            _planes[grid](*given, batch * channels, channels, pixels, norm.eps, ROWS=rows, COLS=cols, num_warps=WARPS)
         return out

@@ -9,7 +9,13 @@ import triton
 import triton.language as tl
 from torch import nn
 
-TUNABLES = {"ROWS": [64, 128, 256], "WARPS": [4, 8], "PIXELS": [32, 64, 128], "CHANNELS": [32, 64], "LAST_WARPS": [4, 8]}
+TUNABLES = {
+    "ROWS": [64, 128, 256],
+    "WARPS": [4, 8],
+    "PIXELS": [32, 64, 128],
+    "CHANNELS": [32, 64],
+    "LAST_WARPS": [4, 8],
+}
 ROWS = 128
 WARPS = 4
 PIXELS = 64

@@ -8,9 +8,9 @@ import triton
 import triton.language as tl
 from torch import nn
 
-TUNABLES = {"PIECE": [4096, 8192, 16384], "PER_THREAD": [16, 32], "ELEMENTS": [1024, 2048, 4096]}
-PIECE = 16384
-PER_THREAD = 32
+TUNABLES = {"PIECE": [4096, 8192], "PER_THREAD": [8, 16], "ELEMENTS": [1024, 2048, 4096]}
+PIECE = 8192
+PER_THREAD = 16
 ELEMENTS = 2048
 _LOWEST = tl.constexpr(-(2**31))
 """Below the key of -inf: of padding, and of what was taken."""
@@ -42,9 +42,7 @@ def _few(x, values, places, rows, cols, k, ROWS: tl.constexpr, COLS: tl.constexp
 
 
 @triton.jit
-def _select(
-    x, found, kept, kept_at, width, pieces, k, SHIFT: tl.constexpr, FIRST: tl.constexpr, PIECE: tl.constexpr
-):
+def _select(x, found, kept, kept_at, width, pieces, k, SHIFT: tl.constexpr, FIRST: tl.constexpr, PIECE: tl.constexpr):
     """The k largest of a piece, in their order, as keys and places: from x, or from the pieces' results."""
     row = (tl.program_id(0) // pieces).to(tl.int64)
     lane = (tl.program_id(0) % pieces) * PIECE + tl.arange(0, PIECE)
@@ -55,21 +53,20 @@ def _select(
         key = tl.load(x + row * width + lane, mask=lane < width, other=_LOWEST)
         place = tl.load(found + row * width + lane, mask=lane < width, other=0x7FFFFFFF)
     key = tl.where(lane < width, key, _LOWEST)
-    short = key >> SHIFT
     # The largest threshold that k keys reach lies in [low, high).
     low = tl.cast(_LOWEST >> SHIFT, tl.int64)
-    high = tl.max(short, axis=0).to(tl.int64) + 1
+    high = (tl.max(key, axis=0) >> SHIFT).to(tl.int64) + 1
     count = PIECE
     while (high - low > 1) & (count != k):
         middle = low + (high - low) // 2
-        reached = tl.sum((short >= middle.to(tl.int32)).to(tl.int32), axis=0)
+        reached = tl.sum((key >= (middle << SHIFT).to(tl.int32)).to(tl.int32), axis=0)
         enough = reached >= k
         low = tl.where(enough, middle, low)
         high = tl.where(enough, high, middle)
         count = tl.where(enough, reached, count)
     threshold = low.to(tl.int32)
-    above = short > threshold
-    equal = short == threshold
+    above = (key >> SHIFT) > threshold
+    equal = (key >> SHIFT) == threshold
     ties = k - tl.sum(above.to(tl.int32), axis=0)
     # Both counts in one scan: of those above there are fewer than k, of equal ones at most PIECE.
     flags = tl.where(above, 65536, 0) + tl.where(equal, 1, 0)
