@@ -1,7 +1,7 @@
 """A row of pixels times a banded matrix of the filter's row is its convolution: 16-bit planes go through tensor cores.
 
-Each row is loaded in vectors once a filter row, not once a tap. Channels last, float32 and wide images add tap by tap, in
-vectors of channels or of pixels. Bound by memory for 3x3, by the cache and the tensor cores for 7x7.
+Each row is loaded in vectors once a filter row, not once a tap. Channels last, float32 and wide images add tap by tap,
+in vectors of channels or of pixels. Bound by memory for 3x3, by the cache and the tensor cores for 7x7.
 """
 
 import torch

@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import nn
 
 TUNABLES = {"BLOCK": [64, 128], "ROWS": [64, 128, 256], "WARPS": [4, 8], "STAGES": [1, 2, 3]}
-BLOCK = 128
+BLOCK = 64
 ROWS = 128
 WARPS = 8
 STAGES = 2
@@ -46,10 +46,12 @@ def _convolve(
         b = tl.load(filter + tap, mask=(tap >= 0) & (tap < length), other=0.0)
         total = tl.dot(a, b, total, input_precision=PRECISION)
 
-    for block in range(0, blocks):
-        at = block * BLOCK + place[None, :]
+    for block in range(0, blocks, SPANS):  # the lines of one sequence share its blocks
+        at = (block + line % SPANS)[:, None] * BLOCK + place[None, :]
         a = tl.load(u + base[:, None] + at, mask=(sequence < batch)[:, None] & (at < length), other=0.0)
         taint += tl.sum(a.to(tl.float32) * 0.0, axis=1)
+    whole = tl.sum(tl.reshape(taint, [SEQUENCES, SPANS]), axis=1, keep_dims=True)
+    taint = tl.reshape(tl.broadcast_to(whole, [SEQUENCES, SPANS]), [SEQUENCES * SPANS])
     at = part[:, None] * BLOCK + place[None, :]
     ok = (sequence < batch)[:, None] & (at < length)
     own = tl.load(u + base[:, None] + at, mask=ok, other=0.0).to(tl.float32)

@@ -5,9 +5,8 @@ which walk along the list together, so that all but the first find it in the L2 
 """
 
 import torch
-from torch import nn
-
 from kernelwright import load_cuda
+from torch import nn
 
 TUNABLES = {"THREADS": [512, 1024], "UNROLL": [1, 2, 4], "ROOM": [65536, 131072, 196608]}
 THREADS = 1024
@@ -28,7 +27,8 @@ __device__ __forceinline__ void one(u32* mine, T id, u32 first, u32 width) {
 
 // Group g of `groups` counts the bins [g * width, (g + 1) * width); blocks of all groups walk along side by side.
 template <class T>
-__device__ __forceinline__ void count(const T* ids, u64* out, long long n, u32 bins, u32 width, u32 groups, u32 copies) {
+__device__ __forceinline__ void count(
+    const T* ids, u64* out, long long n, u32 bins, u32 width, u32 groups, u32 copies) {
     extern __shared__ u32 counters[];
     constexpr int LANES = 16 / sizeof(T);
     const u32 group = blockIdx.x % groups, block = blockIdx.x / groups, blocks = gridDim.x / groups;

@@ -1,4 +1,4 @@
-"""Both products and the cell in one launch: a tile holds all four gates of its hidden units, which then meet in registers.
+"""Both products and the cell in one launch: a tile holds all four gates of its hidden units, which meet in registers.
 
 Bound by the tensor cores for large batches and by reading the weights once for small ones.
 """

@@ -1,7 +1,7 @@
 """A matrix product whose epilogue adds the bias and applies GELU in float32; tiles are fetched by descriptors (TMA).
 
-Programs stay and take tile after tile, so that one tile's epilogue runs beside the next one's loads. Bound by the tensor
-cores; the pass over the result that GELU costs elsewhere is gone.
+Programs stay and take tile after tile, so that one tile's epilogue runs beside the next one's loads. Bound by the
+tensor cores; the pass over the result that GELU costs elsewhere is gone.
 """
 
 import torch

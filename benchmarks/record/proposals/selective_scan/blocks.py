@@ -1,7 +1,7 @@
 """Each program scans some channels block by block, all states at once, and keeps the state between blocks.
 
 No tensor of channels x states x tokens is ever written: the backward starts each block from the state that the forward
-left there and scans it again. Bound by arithmetic (exponentials and the scan) and, in the backward, by atomic additions.
+left there and scans it again. Bound by arithmetic (exponentials and scans) and, in the backward, by atomic additions.
 """
 
 import torch

@@ -18,7 +18,7 @@ PER_THREAD = 16
 
 @triton.jit
 def _vectors(scores, at, begin, end, VECTOR: tl.constexpr, EVEN: tl.constexpr):
-    """The scores at `at`, -inf outside of the row. Where the list is made of whole vectors, neighbours are loaded too."""
+    """The scores at `at`, -inf outside of the row. In a list of whole vectors neighbours are loaded too."""
     inside = (at >= begin) & (at < end)
     # (at // VECTOR) is one number for all of a vector, and so is this mask: 16 bytes are loaded at once.
     near = at // VECTOR < (end + VECTOR - 1) // VECTOR if EVEN else inside
