@@ -15,6 +15,12 @@ PROGRAMS = 1056
 
 
 @triton.jit
+def _clear(parts, count, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(parts + at, 0, mask=at < count)
+
+
+@triton.jit
 def _count(ids, parts, count, bins, copies, BLOCK: tl.constexpr):
     part = parts + (tl.program_id(0) % copies).to(tl.int64) * bins
     for start in range(tl.program_id(0).to(tl.int64) * BLOCK, count, tl.num_programs(0) * BLOCK):
@@ -42,8 +48,9 @@ class ModelNew(nn.Module):
         bins, count = self.bins, ids.numel()
         out = torch.empty(bins, dtype=torch.int64, device=ids.device)
         programs = max(1, min(PROGRAMS, triton.cdiv(count, BLOCK)))
-        copies = max(1, min(COPIES, programs, (1 << 23) // bins))
-        parts = torch.zeros((copies, bins), dtype=torch.int32, device=ids.device)
+        copies = max(1, min(COPIES, triton.cdiv(programs, 8), (1 << 23) // bins))
+        parts = torch.empty((copies, bins), dtype=torch.int32, device=ids.device)
+        _clear[(triton.cdiv(copies * bins, 4096),)](parts, copies * bins, BLOCK=4096, num_warps=8)
         _count[(programs,)](ids, parts, count, bins, copies, BLOCK=BLOCK, num_warps=8)
         _join[(triton.cdiv(bins, 128),)](parts, out, bins, copies, BLOCK=128, num_warps=4)
         return out

@@ -70,6 +70,11 @@ __device__ __forceinline__ void count(
     }
 }
 
+extern "C" __global__ void clear(u64* out, u32 bins) {
+    const u32 bin = blockIdx.x * blockDim.x + threadIdx.x;
+    if (bin < bins) out[bin] = 0;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) count_long(
     const long long* ids, u64* out, long long n, u32 bins, u32 width, u32 groups, u32 copies) {
     count(ids, out, n, bins, width, groups, copies);
@@ -91,7 +96,8 @@ class ModelNew(nn.Module):
     def forward(self, ids):
         ids = ids.contiguous()
         bins, count = self.bins, ids.numel()
-        out = torch.zeros(bins, dtype=torch.int64, device=ids.device)
+        out = torch.empty(bins, dtype=torch.int64, device=ids.device)
+        mod.clear[(-(-bins // 256),), (256,), 0](out, bins)
         if not count:
             return out
         if ids.dtype not in (torch.int64, torch.int32):

@@ -8,10 +8,10 @@ import triton
 import triton.language as tl
 from torch import nn
 
-TUNABLES = {"BLOCK": [2048, 4096, 8192], "WARPS": [4, 8], "PROGRAMS": [1056, 2112]}
+TUNABLES = {"BLOCK": [2048, 4096, 8192], "WARPS": [4, 8], "PROGRAMS": [528, 1056, 2112]}
 BLOCK = 4096
 WARPS = 8
-PROGRAMS = 1056
+PROGRAMS = 528
 
 
 @triton.jit
@@ -60,7 +60,7 @@ class ModelNew(nn.Module):
             _short[(triton.cdiv(rows, size),)](x, out, rows, cols, ROWS=size, COLS=width, num_warps=WARPS)
             return out
         vector = 16 // x.element_size()
-        pieces = max(1, min(triton.cdiv(cols, 4 * BLOCK), triton.cdiv(PROGRAMS, rows)))
+        pieces = max(1, min(triton.cdiv(cols, 4 * BLOCK), PROGRAMS // rows))
         if pieces == 1:
             _long[(rows,)](x, out, cols, cols, 1, BLOCK=BLOCK, VECTOR=vector, num_warps=WARPS)
             return out

@@ -12,7 +12,7 @@ TUNABLES = {"COLS": [128, 256, 512], "ROWS": [16, 32], "WARPS": [4, 8], "PROGRAM
 COLS = 256
 ROWS = 16
 WARPS = 8
-PROGRAMS = 1056
+PROGRAMS = 528
 
 
 @triton.jit
@@ -40,7 +40,7 @@ class ModelNew(nn.Module):
             return out
         width = min(COLS, max(16, triton.next_power_of_2(cols)))
         strips = triton.cdiv(cols, width)
-        shares = max(1, min(triton.cdiv(rows, 4 * ROWS), triton.cdiv(PROGRAMS, strips)))
+        shares = max(1, min(triton.cdiv(rows, 4 * ROWS), PROGRAMS // strips))
         if shares == 1:
             _down[(strips, 1)](x, out, rows, cols, max(rows, 1), ROWS=ROWS, COLS=width, num_warps=WARPS)
             return out

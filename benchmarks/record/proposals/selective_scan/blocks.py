@@ -126,6 +126,18 @@ def _backward(
     tl.atomic_add(dskip + channel, tl.sum(total_skip, axis=0), sem="relaxed")
 
 
+@triton.jit
+def _clear(sums, count, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(sums + at, 0.0, mask=at < count)
+
+
+@triton.jit
+def _convert(sums, out, count, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(sums + at, mask=at < count), mask=at < count)
+
+
 class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(ctx, u, delta, b, c, a_log, skip):
@@ -156,7 +168,10 @@ class _Scan(torch.autograd.Function):
         states = b.shape[1]
         du, ddelta = torch.empty_like(u), torch.empty_like(delta)
         sizes = [b.numel(), c.numel(), a_log.numel(), skip.numel()]
-        sums = torch.zeros(sum(sizes), dtype=torch.float32, device=u.device)
+        count = sum(sizes)
+        blocks = (triton.cdiv(count, 2048),)
+        sums = torch.empty(count, dtype=torch.float32, device=u.device)
+        _clear[blocks](sums, count, BLOCK=2048, num_warps=4)
         db, dc, da_log, dskip = sums.split(sizes)
         if du.numel():
             _backward[(batch * dim,)](
@@ -164,8 +179,12 @@ class _Scan(torch.autograd.Function):
                 triton.cdiv(length, ctx.every), STATES=triton.next_power_of_2(max(states, 1)), BLOCK=ctx.every,
                 num_warps=BACK_WARPS,
             )  # fmt: skip
-        given = ((db, b), (dc, c), (da_log, a_log), (dskip, skip))
-        return (du, ddelta, *(total.view(like.shape).to(like.dtype) for total, like in given))
+        if b.dtype is not torch.float32 and b.dtype is c.dtype is a_log.dtype is skip.dtype:
+            given = torch.empty(count, dtype=b.dtype, device=u.device)
+            _convert[blocks](sums, given, count, BLOCK=2048, num_warps=4)
+            sums = given
+        parts = zip(sums.split(sizes), (b, c, a_log, skip), strict=True)
+        return (du, ddelta, *(part.view(like.shape).to(like.dtype) for part, like in parts))
 
 
 class ModelNew(nn.Module):
