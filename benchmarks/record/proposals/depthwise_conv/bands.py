@@ -24,6 +24,20 @@ LAST_WARPS = 4
 
 
 @triton.jit
+def _tap_by_tap(x, weight, image, plane, channel, y, target, batch, height, width, pad, KERNEL: tl.constexpr):
+    total = tl.zeros([y.shape[0], target.shape[0]], tl.float32)
+    for down in range(KERNEL):
+        above = y + down - pad
+        inside = ((image < batch) & (above >= 0) & (above < height))[:, None]
+        for right in range(KERNEL):
+            beside = (target + right - pad)[None, :]
+            place = (plane * height + above)[:, None] * width + beside
+            value = tl.load(x + place, mask=inside & (beside >= 0) & (beside < width), other=0.0)
+            total += value.to(tl.float32) * tl.load(weight + (channel * KERNEL + down) * KERNEL + right).to(tl.float32)
+    return total
+
+
+@triton.jit
 def _bands(
     x, weight, bias, out, batch, channels, height, width, new_height, new_width, pad,
     KERNEL: tl.constexpr, ROWS: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
@@ -50,16 +64,7 @@ def _bands(
     at = (plane * new_height + y)[:, None] * new_width + target[None, :]
     if tl.max(tl.max(wild, axis=1), axis=0) > 0:
         # Zero times infinity would reach pixels outside of the window: such rows are added tap by tap.
-        total = tl.zeros([ROWS, OUT], tl.float32) + shift
-        for down in range(KERNEL):
-            above = y + down - pad
-            inside = ((image < batch) & (above >= 0) & (above < height))[:, None]
-            for right in range(KERNEL):
-                beside = (target + right - pad)[None, :]
-                place = (plane * height + above)[:, None] * width + beside
-                value = tl.load(x + place, mask=inside & (beside >= 0) & (beside < width), other=0.0)
-                factor = tl.load(weight + (channel * KERNEL + down) * KERNEL + right).to(tl.float32)
-                total += value.to(tl.float32) * factor
+        total = _tap_by_tap(x, weight, image, plane, channel, y, target, batch, height, width, pad, KERNEL) + shift
     tl.store(out + at, total, mask=ok)
 
 
