@@ -17,31 +17,38 @@ TUNABLES = {
     "LAST_WARPS": [4, 8],
 }
 ROWS = 128
-WARPS = 4
+WARPS = 8
 PIXELS = 64
 CHANNELS = 32
 LAST_WARPS = 4
 
 
 @triton.jit
-def _tap_by_tap(x, weight, image, plane, channel, y, target, batch, height, width, pad, KERNEL: tl.constexpr):
-    total = tl.zeros([y.shape[0], target.shape[0]], tl.float32)
-    for down in range(KERNEL):
+def _tap_by_tap(
+    x, weight, out, line, shift, channel, target, batch, channels, height, width, new_height, new_width, pad, kernel
+):  # fmt: skip
+    """One row of the result; rarely wanted, so it is written to take few registers."""
+    image = line // new_height
+    y = line % new_height
+    plane = image.to(tl.int64) * channels + channel
+    total = tl.zeros([target.shape[0]], tl.float32) + shift
+    for down in range(kernel):
         above = y + down - pad
-        inside = ((image < batch) & (above >= 0) & (above < height))[:, None]
-        for right in range(KERNEL):
-            beside = (target + right - pad)[None, :]
-            place = (plane * height + above)[:, None] * width + beside
-            value = tl.load(x + place, mask=inside & (beside >= 0) & (beside < width), other=0.0)
-            total += value.to(tl.float32) * tl.load(weight + (channel * KERNEL + down) * KERNEL + right).to(tl.float32)
-    return total
+        inside = (image < batch) & (above >= 0) & (above < height)
+        for right in range(kernel):
+            beside = target + right - pad
+            ok = inside & (beside >= 0) & (beside < width)
+            value = tl.load(x + (plane * height + above) * width + beside, mask=ok, other=0.0).to(tl.float32)
+            total += value * tl.load(weight + (channel * kernel + down) * kernel + right).to(tl.float32)
+    tl.store(out + (plane * new_height + y) * new_width + target, total, mask=(image < batch) & (target < new_width))
 
 
 @triton.jit
 def _bands(
-    x, weight, bias, out, batch, channels, height, width, new_height, new_width, pad,
-    KERNEL: tl.constexpr, ROWS: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
+    x, weight, bias, out, batch, channels, height, new_height, pad, kernel,
+    width: tl.constexpr, new_width: tl.constexpr, ROWS: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
 ):  # fmt: skip
+    # Widths are constants, so that 56 is known to be whole vectors of 8.
     channel = tl.program_id(1)
     line = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     image = line // new_height
@@ -52,20 +59,25 @@ def _bands(
     shift = tl.load(bias + channel).to(tl.float32)
     total = tl.zeros([ROWS, OUT], tl.float32) + shift
     tap = source[:, None] - target[None, :] + pad
-    wild = tl.zeros([ROWS, IN], tl.int32)
-    for down in tl.static_range(KERNEL):
+    wild = tl.zeros([ROWS], tl.int32)
+    for down in range(0, kernel):  # no constant, or it would be unrolled, and spill
         above = y + down - pad
         ok = ((image < batch) & (above >= 0) & (above < height))[:, None] & (source < width)[None, :]
         value = tl.load(x + (plane * height + above)[:, None] * width + source[None, :], mask=ok, other=0.0)
-        band = tl.load(weight + (channel * KERNEL + down) * KERNEL + tap, mask=(tap >= 0) & (tap < KERNEL), other=0.0)
+        band = tl.load(weight + (channel * kernel + down) * kernel + tap, mask=(tap >= 0) & (tap < kernel), other=0.0)
         total = tl.dot(value, band, total)
-        wild |= (tl.abs(value.to(tl.float32)) < float("inf")).to(tl.int32) ^ 1
+        wild += tl.sum((tl.abs(value.to(tl.float32)) < float("inf")).to(tl.int32) ^ 1, axis=1)
     ok = (image < batch)[:, None] & (target < new_width)[None, :]
     at = (plane * new_height + y)[:, None] * new_width + target[None, :]
-    if tl.max(tl.max(wild, axis=1), axis=0) > 0:
+    if tl.max(wild, axis=0) > 0:
         # Zero times infinity would reach pixels outside of the window: such rows are added tap by tap.
-        total = _tap_by_tap(x, weight, image, plane, channel, y, target, batch, height, width, pad, KERNEL) + shift
-    tl.store(out + at, total, mask=ok)
+        for step in range(0, ROWS):
+            _tap_by_tap(
+                x, weight, out, tl.program_id(0) * ROWS + step, shift, channel, target,
+                batch, channels, height, width, new_height, new_width, pad, kernel,
+            )  # fmt: skip
+    else:
+        tl.store(out + at, total, mask=ok)
 
 
 @triton.jit
@@ -155,6 +167,7 @@ class ModelNew(nn.Module):
             made = min(64, max(16, triton.next_power_of_2(new_width)))
             grid = (triton.cdiv(batch * new_height, ROWS), channels, triton.cdiv(new_width, made))
             _bands[grid](
-                x, weight, bias, out, batch, *sizes, KERNEL=kernel, ROWS=ROWS, IN=taken, OUT=made, num_warps=WARPS
-            )
+                x, weight, bias, out, batch, channels, height, new_height, pad, kernel,
+                width=width, new_width=new_width, ROWS=ROWS, IN=taken, OUT=made, num_warps=WARPS,
+            )  # fmt: skip
         return out
