@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 SPEC = {
-    "summary": "Causal convolution of each channel with a filter as long as the sequence, plus a scaled skip",
+    "summary": "Causal convolution, through the Fourier transform, with a filter as long as the sequence, plus a skip",
     "op_family": "convolution",
     "workloads": [
         {"name": "small", "for": "cpu", "params": {"batch": 2, "channels": 8, "length": 256}},

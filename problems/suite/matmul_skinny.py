@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 SPEC = {
-    "summary": "Linear layer without bias for 1 to 16 rows",
+    "summary": "Linear layer for 1 to 16 rows",
     "op_family": "matmul",
     "workloads": [
         {"name": "small", "for": "cpu", "params": {"rows": 1, "inner": 1024, "outer": 1024, "dtype": "float32"}},

@@ -8,9 +8,9 @@ import triton
 import triton.language as tl
 from torch import nn
 
-TUNABLES = {"CHUNK": [32, 64, 128], "PROGRAMS": [132, 264, 528], "WARPS": [4, 8], "STAGES": [1, 2, 3]}
+TUNABLES = {"CHUNK": [32, 64, 128], "PROGRAMS": [120, 240, 480], "WARPS": [4, 8], "STAGES": [1, 2, 3]}
 CHUNK = 64
-PROGRAMS = 264
+PROGRAMS = 240
 WARPS = 4
 STAGES = 2
 
