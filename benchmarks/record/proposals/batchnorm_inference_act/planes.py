@@ -38,11 +38,12 @@ def _planes(x, mean, var, weight, bias, out, planes, channels, pixels, eps, ROWS
 
 
 @triton.jit
-def _plane(x, mean, var, weight, bias, out, channels, pixels, eps, COLS: tl.constexpr):
+def _plane(x, mean, var, weight, bias, out, channels, pixels, share, eps, COLS: tl.constexpr):
     plane = tl.program_id(0).to(tl.int64)
-    col = tl.program_id(1) * COLS + tl.arange(0, COLS)
+    lane = tl.arange(0, COLS)
+    col = tl.program_id(1) * share + lane
     m, f, b = _folded(mean, var, weight, bias, (plane % channels).to(tl.int32), True, eps)
-    _write(out, x, plane * pixels + col, col < pixels, m, f, b)
+    _write(out, x, plane * pixels + col, (lane < share) & (col < pixels), m, f, b)
 
 
 @triton.jit
@@ -74,9 +75,11 @@ class ModelNew(nn.Module):
             grid = (triton.cdiv(batch * pixels, rows), triton.cdiv(channels, cols))
             _last[grid](*given, batch * pixels, channels, norm.eps, ROWS=rows, COLS=cols, num_warps=WARPS)
         elif pixels >= WIDE:
-            cols = min(ELEMENTS, triton.next_power_of_2(pixels))
-            grid = (batch * channels, triton.cdiv(pixels, cols))
-            _plane[grid](*given, channels, pixels, norm.eps, COLS=cols, num_warps=WARPS)
+            blocks = triton.cdiv(pixels, ELEMENTS)
+            share = triton.cdiv(triton.cdiv(pixels, blocks), 16) * 16  # equal ones: no program is left with a rest
+            grid = (batch * channels, triton.cdiv(pixels, share))
+            cols = triton.next_power_of_2(share)
+            _plane[grid](*given, channels, pixels, share, norm.eps, COLS=cols, num_warps=WARPS)
         else:
             cols = triton.next_power_of_2(pixels)
             rows = max(1, ELEMENTS // cols)
