@@ -70,18 +70,20 @@ __device__ __forceinline__ void count(
     }
 }
 
-extern "C" __global__ void clear(u64* out, u32 bins) {
+extern "C" __global__ void clear(u64* out, unsigned int bins) {
     const u32 bin = blockIdx.x * blockDim.x + threadIdx.x;
     if (bin < bins) out[bin] = 0;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) count_long(
-    const long long* ids, u64* out, long long n, u32 bins, u32 width, u32 groups, u32 copies) {
+    const long long* ids, u64* out, long long n,
+    unsigned int bins, unsigned int width, unsigned int groups, unsigned int copies) {
     count(ids, out, n, bins, width, groups, copies);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) count_int(
-    const int* ids, u64* out, long long n, u32 bins, u32 width, u32 groups, u32 copies) {
+    const int* ids, u64* out, long long n,
+    unsigned int bins, unsigned int width, unsigned int groups, unsigned int copies) {
     count(ids, out, n, bins, width, groups, copies);
 }
 """

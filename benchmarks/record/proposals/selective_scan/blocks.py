@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import nn
 
-TUNABLES = {"BLOCK": [64, 128, 256], "WARPS": [2, 4], "BACK_BLOCK": [32, 64, 128], "BACK_WARPS": [2, 4]}
+TUNABLES = {"BLOCK": [64, 128, 256], "WARPS": [1, 2, 4], "BACK_BLOCK": [32, 64, 128], "BACK_WARPS": [1, 2, 4]}
 BLOCK = 128
 WARPS = 4
 BACK_BLOCK = 64
