@@ -17,6 +17,8 @@ SPEC = {
         {"name": "bf16", "for": "gpu", "params": {"rows": 32768, "hidden": 4096, "dtype": "bfloat16"}},
         {"name": "narrow_fp16", "for": "gpu", "params": {"rows": 131072, "hidden": 1024, "dtype": "float16"}},
         {"name": "odd_fp32", "for": "gpu", "params": {"rows": 8191, "hidden": 5003, "dtype": "float32"}},
+        {"name": "large_bf16", "for": "gpu", "params": {"rows": 28672, "hidden": 8192, "dtype": "bfloat16"}},
+        {"name": "small_bf16", "for": "gpu", "params": {"rows": 512, "hidden": 4096, "dtype": "bfloat16"}},
     ],
     "domains": {"x": "real", "residual": "real"},
     "precision": {"compute": "float32", "tf32": False},

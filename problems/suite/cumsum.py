@@ -16,6 +16,8 @@ SPEC = {
         {"name": "long_fp32", "for": "gpu", "params": {"rows": 1024, "cols": 65536, "dtype": "float32"}},
         {"name": "bf16", "for": "gpu", "params": {"rows": 32768, "cols": 4096, "dtype": "bfloat16"}},
         {"name": "odd_fp32", "for": "gpu", "params": {"rows": 8191, "cols": 5003, "dtype": "float32"}},
+        {"name": "large_bf16", "for": "gpu", "params": {"rows": 16384, "cols": 16384, "dtype": "bfloat16"}},
+        {"name": "small_bf16", "for": "gpu", "params": {"rows": 256, "cols": 2048, "dtype": "bfloat16"}},
     ],
     "domains": {"x": "real"},
     "precision": {"compute": "float32", "tf32": False},

@@ -16,6 +16,16 @@ SPEC = {
         {"name": "bf16", "for": "gpu", "params": {"rows": 8192, "inner": 4096, "outer": 4096, "dtype": "bfloat16"}},
         {"name": "fp16", "for": "gpu", "params": {"rows": 16384, "inner": 1024, "outer": 4096, "dtype": "float16"}},
         {"name": "odd_bf16", "for": "gpu", "params": {"rows": 4093, "inner": 1021, "outer": 2039, "dtype": "bfloat16"}},
+        {
+            "name": "large_bf16",
+            "for": "gpu",
+            "params": {"rows": 16384, "inner": 8192, "outer": 8192, "dtype": "bfloat16"},
+        },
+        {
+            "name": "small_bf16",
+            "for": "gpu",
+            "params": {"rows": 512, "inner": 1024, "outer": 4096, "dtype": "bfloat16"},
+        },
     ],
     "domains": {"x": "real"},
     "precision": {"compute": "float32", "tf32": False},

@@ -1,0 +1,180 @@
+"""An implicit matrix product whose rows are the pixels of pooling windows: ReLU and maximum happen in its epilogue.
+
+The convolution's own result is never written. Few input channels are gathered as they lie; more are brought to channels
+last first (and the filters to taps first), so that a tap is a block of contiguous rows. Bound by the tensor cores.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import nn
+
+TUNABLES = {"ROWS": [128, 256], "COLS": [64, 128], "INNER": [32, 64], "WARPS": [4, 8], "STAGES": [3, 4]}
+ROWS = 128
+COLS = 128
+INNER = 64
+WARPS = 8
+STAGES = 3
+
+
+@triton.jit
+def _larger(a, b):
+    return tl.where((a > b) | (a != a), a, b)
+
+
+@triton.jit
+def _turn(x, out, rows, cols, strips, ROWS: tl.constexpr, COLS: tl.constexpr):
+    """Matrices of `rows` x `cols` to `cols` x `rows`."""
+    base = tl.program_id(1).to(tl.int64) * rows * cols
+    row = (tl.program_id(0) // strips) * ROWS + tl.arange(0, ROWS)
+    col = (tl.program_id(0) % strips) * COLS + tl.arange(0, COLS)
+    tile = tl.load(x + base + row[:, None] * cols + col[None, :], mask=(row < rows)[:, None] & (col < cols)[None, :])
+    at = base + col[:, None] * rows + row[None, :]
+    tl.store(out + at, tl.trans(tile), mask=(row < rows)[None, :] & (col < cols)[:, None])
+
+
+@triton.jit
+def _taps(weight, out, inner, outer, BLOCK: tl.constexpr):
+    """Filters [outer, inner, 9] to [9, inner, outer]."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    ok = at < 9 * inner * outer
+    tap = at // (inner * outer)
+    value = tl.load(weight + ((at % outer) * inner + at // outer % inner) * 9 + tap, mask=ok)
+    tl.store(out + at, value, mask=ok)
+
+
+@triton.jit
+def _pixel(pooled, pooled_height, pooled_width, ROWS: tl.constexpr):
+    """Image, row and column of each row of a tile: four rows in turn are one window."""
+    line = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    window = line // 4
+    image = window // (pooled_height * pooled_width)
+    y = window // pooled_width % pooled_height * 2 + line % 4 // 2
+    left = window % pooled_width * 2 + line % 2
+    return image, y, left, window < pooled
+
+
+@triton.jit
+def _finish(
+    total, bias, out, col, pooled, outer, image_step, window_step, col_step, windows,
+    ROWS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    total += tl.load(bias + col, mask=col < outer, other=0.0).to(tl.float32)[None, :]
+    total = tl.where(total < 0.0, 0.0, total)
+    upper, lower = tl.split(tl.permute(tl.reshape(total, [ROWS // 4, 2, 2, COLS]), [0, 3, 2, 1]))
+    best_left, best_right = tl.split(_larger(upper, lower))
+    best = _larger(best_left, best_right)
+    window = tl.program_id(0) * (ROWS // 4) + tl.arange(0, ROWS // 4)
+    base = (window // windows).to(tl.int64) * image_step + window % windows * window_step
+    ok = (window < pooled)[:, None] & (col < outer)[None, :]
+    tl.store(out + base[:, None] + col.to(tl.int64)[None, :] * col_step, best, mask=ok)
+
+
+@triton.jit
+def _few(
+    x, weight, bias, out, pooled, inner, outer, height, width, pooled_height, pooled_width,
+    image_step, channel_step, row_step, pixel_step, out_image_step, out_window_step, out_col_step,
+    ROWS: tl.constexpr, COLS: tl.constexpr, TAPS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    image, y, left, ok = _pixel(pooled, pooled_height, pooled_width, ROWS)
+    col = tl.program_id(1) * COLS + tl.arange(0, COLS)
+    tap = tl.arange(0, TAPS)
+    channel = tap // 9
+    above = y[:, None] + (tap % 9 // 3 - 1)[None, :]
+    beside = left[:, None] + (tap % 3 - 1)[None, :]
+    inside = ok[:, None] & (channel < inner)[None, :]
+    inside = inside & (above >= 0) & (above < height) & (beside >= 0) & (beside < width)
+    at = image.to(tl.int64)[:, None] * image_step + channel[None, :] * channel_step
+    a = tl.load(x + at + above * row_step + beside * pixel_step, mask=inside, other=0.0)
+    b = tl.load(
+        weight + col[None, :] * (inner * 9) + tap[:, None],
+        mask=(col < outer)[None, :] & (channel < inner)[:, None], other=0.0,
+    )  # fmt: skip
+    total = tl.dot(a, b, input_precision=PRECISION)
+    _finish(
+        total, bias, out, col, pooled, outer, out_image_step, out_window_step, out_col_step,
+        pooled_height * pooled_width, ROWS, COLS,
+    )  # fmt: skip
+
+
+@triton.jit
+def _many(
+    x, weight, bias, out, pooled, inner, outer, height, width, pooled_height, pooled_width,
+    out_image_step, out_window_step, out_col_step,
+    ROWS: tl.constexpr, COLS: tl.constexpr, INNER: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    image, y, left, ok = _pixel(pooled, pooled_height, pooled_width, ROWS)
+    col = tl.program_id(1) * COLS + tl.arange(0, COLS)
+    place = tl.arange(0, INNER)
+    pixel = (image.to(tl.int64) * height + y) * width + left
+    xs = x + pixel[:, None] * inner + place[None, :]
+    ws = weight + place[:, None] * outer + col[None, :]
+    steps = tl.cdiv(inner, INNER)
+    total = tl.zeros([ROWS, COLS], tl.float32)
+    for step in range(0, 9 * steps):
+        tap = step // steps
+        start = step % steps * INNER
+        down, right = tap // 3 - 1, tap % 3 - 1
+        inside = ok & (y + down >= 0) & (y + down < height) & (left + right >= 0) & (left + right < width)
+        some = start + place < inner
+        a = tl.load(xs + ((down * width + right) * inner + start), mask=inside[:, None] & some[None, :], other=0.0)
+        b = tl.load(ws + (tap * inner + start) * outer, mask=some[:, None] & (col < outer)[None, :], other=0.0)
+        total = tl.dot(a, b, total, input_precision=PRECISION)
+    _finish(
+        total, bias, out, col, pooled, outer, out_image_step, out_window_step, out_col_step,
+        pooled_height * pooled_width, ROWS, COLS,
+    )  # fmt: skip
+
+
+class ModelNew(nn.Module):
+    def __init__(self, inner, outer, dtype="float32"):
+        super().__init__()
+        self.conv = nn.Conv2d(inner, outer, 3, padding=1, dtype=getattr(torch, dtype))
+
+    def forward(self, x):
+        weight, bias = self.conv.weight, self.conv.bias
+        batch, inner, height, width = x.shape
+        outer = weight.shape[0]
+        last = not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
+        x = x if last else x.contiguous()
+        high, wide = height // 2, width // 2
+        out = torch.empty(
+            (batch, outer, high, wide), dtype=x.dtype, device=x.device,
+            memory_format=torch.channels_last if last else torch.contiguous_format,
+        )  # fmt: skip
+        if not out.numel():
+            return out
+        windows = high * wide
+        pooled = batch * windows
+        steps = (windows * outer, outer, 1) if last else (windows * outer, 1, windows)
+        single = x.dtype is torch.float32
+        precision = "tf32x3" if single else "tf32"
+        cols = max(16, min(COLS, triton.next_power_of_2(outer)))
+        rows = 64 if single or pooled * 4 < 132 * ROWS else ROWS
+        warps = WARPS if rows * cols >= 16384 else 4
+        grid = (triton.cdiv(pooled * 4, rows), triton.cdiv(outer, cols))
+        if inner * 9 <= 128:
+            taps = max(16, triton.next_power_of_2(inner * 9))
+            image, channel, line, pixel = (inner * height * width, height * width, width, 1)
+            if last:
+                channel, line, pixel = 1, width * inner, inner
+            _few[grid](
+                x, weight, bias, out, pooled, inner, outer, height, width, high, wide, image, channel, line, pixel,
+                *steps, ROWS=rows, COLS=cols, TAPS=taps, PRECISION=precision, num_warps=warps,
+            )  # fmt: skip
+            return out
+        if not last:
+            turned = torch.empty(x.numel(), dtype=x.dtype, device=x.device)
+            strips = triton.cdiv(height * width, 64)
+            _turn[(triton.cdiv(inner, 64) * strips, batch)](
+                x, turned, inner, height * width, strips, ROWS=64, COLS=64, num_warps=4
+            )
+            x = turned
+        filters = torch.empty(weight.numel(), dtype=weight.dtype, device=x.device)
+        _taps[(triton.cdiv(weight.numel(), 1024),)](weight, filters, inner, outer, BLOCK=1024, num_warps=4)
+        deep = min(32 if single else INNER, max(16, triton.next_power_of_2(inner)))
+        _many[grid](
+            x, filters, bias, out, pooled, inner, outer, height, width, high, wide, *steps,
+            ROWS=rows, COLS=cols, INNER=deep, PRECISION=precision, num_warps=warps, num_stages=2 if single else STAGES,
+        )  # fmt: skip
+        return out

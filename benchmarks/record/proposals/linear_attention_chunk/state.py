@@ -1,0 +1,69 @@
+"""One program walks along a head with the running state of some value columns in registers: one launch, no scratch.
+
+Bound by memory, or by the walk's latency where heads are few; heads are then split over more columns of values.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import nn
+
+TUNABLES = {"CHUNK": [16, 32, 64], "PROGRAMS": [120, 240, 480], "WARPS": [4, 8], "STAGES": [1, 2, 3]}
+CHUNK = 64
+PROGRAMS = 240
+WARPS = 4
+STAGES = 2
+
+
+@triton.jit
+def _walk(
+    q, k, v, out, length, dim, scale, strips,
+    CHUNK: tl.constexpr, DIM: tl.constexpr, COLS: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    base = (tl.program_id(0) // strips).to(tl.int64) * length * dim
+    token = tl.arange(0, CHUNK)
+    inner = tl.arange(0, DIM)
+    col = (tl.program_id(0) % strips) * COLS + tl.arange(0, COLS)
+    state = tl.zeros([DIM, COLS], tl.float32)
+    for start in tl.range(0, length, CHUNK, num_stages=STAGES):
+        here = start + token
+        rows = base + here.to(tl.int64) * dim
+        ok = (here < length)[:, None] & (inner < dim)[None, :]
+        qs = tl.load(q + rows[:, None] + inner[None, :], mask=ok, other=0.0)
+        ks = tl.load(k + rows[:, None] + inner[None, :], mask=ok, other=0.0)
+        ok = (here < length)[:, None] & (col < dim)[None, :]
+        vs = tl.load(v + rows[:, None] + col[None, :], mask=ok, other=0.0)
+        scores = tl.dot(qs, tl.trans(ks), input_precision=PRECISION)
+        scores = tl.where(token[:, None] >= token[None, :], scores, 0.0)
+        total = tl.dot(scores.to(vs.dtype), vs, input_precision=PRECISION)
+        total = tl.dot(qs, state.to(qs.dtype), total, input_precision=PRECISION)
+        tl.store(out + rows[:, None] + col[None, :], total * scale, mask=ok)
+        state = tl.dot(tl.trans(ks), vs, state, input_precision=PRECISION)
+
+
+class ModelNew(nn.Module):
+    def __init__(self, chunk=64):
+        super().__init__()
+        self.chunk = chunk
+
+    def forward(self, q, k, v):
+        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+        out = torch.empty_like(q)
+        if not out.numel():
+            return out
+        batch, heads, length, dim = q.shape
+        if dim > 128:
+            raise NotImplementedError("heads of at most 128")
+        width = max(16, triton.next_power_of_2(dim))
+        cols = width
+        while cols > 16 and batch * heads * triton.cdiv(dim, cols) < PROGRAMS:
+            cols //= 2
+        strips = triton.cdiv(dim, cols)
+        wide = q.dtype is torch.float32
+        # Never more tokens than the reference takes at once: a NaN reaches all of a chunk.
+        chunk = max(16, min(CHUNK, 32 if wide else CHUNK, 1 << (self.chunk.bit_length() - 1)))
+        _walk[(batch * heads * strips,)](
+            q, k, v, out, length, dim, dim**-0.5, strips, CHUNK=chunk, DIM=width,
+            COLS=cols, PRECISION="tf32x3" if wide else "tf32", STAGES=1 if wide else STAGES, num_warps=WARPS,
+        )  # fmt: skip
+        return out
