@@ -94,6 +94,10 @@ class Spec:
         """Whether the backward of this workload counts."""
         return self.backward if workload.backward is None else workload.backward
 
+    def trains_on(self, hardware: str) -> bool:
+        """Whether the backward counts in every workload for this hardware. Raises as `workloads_for`."""
+        return all(self.trains(workload) for workload in self.workloads_for(hardware))
+
     def workloads_for(self, hardware: str) -> tuple[Workload, ...]:
         """The workloads judged on `hardware`.
 

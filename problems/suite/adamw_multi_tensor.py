@@ -42,7 +42,7 @@ SPEC = {
         "grads": "real",
         "exp_avg": "real",
         "exp_avg_sq": "positive",
-        "steps": {"index": 100000},
+        "steps": {"index": 100},
     },
     "precision": {"compute": "float32", "tf32": False},
     "backward": False,
@@ -76,7 +76,7 @@ class Model(nn.Module):
 def get_inputs(layers=2, hidden=32, inner=88, vocab=128, dtype="float32"):
     count = sum(sizes_of(layers, hidden, inner, vocab))
     params, grads, exp_avg = torch.randn(count), torch.randn(count).to(getattr(torch, dtype)), torch.randn(count)
-    return [params, grads, exp_avg, torch.rand(count) + 1e-3, torch.randint(100000, (1,))]
+    return [params, grads, exp_avg, torch.rand(count) + 1e-3, torch.randint(100, (1,))]
 
 
 def get_init_inputs(layers=2, hidden=32, inner=88, vocab=128):

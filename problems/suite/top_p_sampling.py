@@ -3,8 +3,8 @@
 The random number is an input, so that the token is determined, which is more than a test of the distribution tells.
 No honest rounding chooses another one: masses are kept in float64, and the order of their sum moves them by 1e-14,
 which crosses one of 100,000 boundaries once in a thousand million rows. The number lies in the middle of one of 2^31
-cells, and the last 1e-9 of p counts for nothing, so that rows of equal logits lie on no boundary either. Of equal logits
-the lower number comes first; NaN is never drawn.
+cells, and the last 1e-9 of p counts for nothing, so that rows of equal logits lie on no boundary either. Of equal
+logits the lower number comes first; NaN is never drawn.
 """
 
 # mypy: allow-untyped-defs
