@@ -11,7 +11,7 @@ from torch import nn
 
 SPEC = {
     "summary": "AdamW step over 300 tensors in flat buffers, weight decay by tensor, 32-bit state",
-    "op_family": "optimizer",
+    "op_family": "pointwise",
     "workloads": [
         {"name": "small", "for": "cpu", "params": {"layers": 2, "hidden": 32, "inner": 88, "vocab": 128}},
         {"name": "odd", "for": "cpu", "params": {"layers": 3, "hidden": 37, "inner": 101, "vocab": 257}},

@@ -11,7 +11,7 @@ from torch import nn
 
 SPEC = {
     "summary": "Top-k experts of each token by logit, stable among ties, their softmax weights, and tokens per expert",
-    "op_family": "selection",
+    "op_family": "softmax",
     "workloads": [
         {"name": "small", "for": "cpu", "params": {"tokens": 256, "experts": 8, "k": 2}},
         {"name": "odd", "for": "cpu", "params": {"tokens": 509, "experts": 60, "k": 4}},

@@ -7,7 +7,7 @@ from torch import nn
 
 SPEC = {
     "summary": "RMSNorm with a weight, quantised to 8-bit floats with a scale for each row",
-    "op_family": "quantization",
+    "op_family": "normalization",
     "workloads": [
         {"name": "small", "for": "cpu", "params": {"rows": 256, "hidden": 256, "dtype": "float32"}},
         {"name": "odd", "for": "cpu", "params": {"rows": 509, "hidden": 517, "dtype": "float32"}},

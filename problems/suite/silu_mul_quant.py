@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 SPEC = {
     "summary": "SiLU of the first half of each row times the second, in 8-bit floats with a scale for each group",
-    "op_family": "quantization",
+    "op_family": "pointwise",
     "workloads": [
         {"name": "small", "for": "cpu", "params": {"rows": 128, "hidden": 256, "dtype": "float32"}},
         {"name": "odd", "for": "cpu", "params": {"rows": 251, "hidden": 480, "group": 96, "dtype": "float32"}},

@@ -14,7 +14,7 @@ from torch import nn
 
 SPEC = {
     "summary": "Top-p sampling of one token a row from given random numbers; also how many were kept, and their mass",
-    "op_family": "selection",
+    "op_family": "softmax",
     "workloads": [
         {"name": "small", "for": "cpu", "params": {"rows": 8, "vocab": 500}},
         {"name": "odd", "for": "cpu", "params": {"rows": 13, "vocab": 1021}},
