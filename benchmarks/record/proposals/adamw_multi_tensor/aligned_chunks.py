@@ -17,13 +17,13 @@ WARPS = 4
 
 @triton.jit
 def step_chunk(
-    params, grads, first, second, steps, ends, decays, out, out_first, out_second, count, tensors,
+    weights, grads, first, second, steps, ends, decays, out, out_first, out_second, count, tensors,
     lr, rate, log1, log2, keep1, keep2, add1, add2, eps, TENSORS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     start = tl.program_id(0).to(tl.int64) * BLOCK
     at = start + tl.arange(0, BLOCK)
     inside = at < count
-    p = tl.load(params + at, mask=inside, other=0.0)
+    p = tl.load(weights + at, mask=inside, other=0.0)
     g = tl.load(grads + at, mask=inside, other=0.0).to(tl.float32)
     m = tl.load(first + at, mask=inside, other=0.0)
     v = tl.load(second + at, mask=inside, other=0.0)

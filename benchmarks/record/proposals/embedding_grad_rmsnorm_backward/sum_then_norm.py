@@ -79,11 +79,11 @@ def finish_rows(
     dw = tl.zeros((BLOCK,), dtype=tl.float32)
     for row in range(program, vocab, programs):
         count = tl.load(counts + row)
-        to = dtable + row.to(tl.int64) * hidden + col
+        to = dtable + tl.cast(row, tl.int64) * hidden + col
         if count == 0:
             tl.store(to, tl.zeros((BLOCK,), dtype=dtable.dtype.element_ty), mask=usable)
         else:
-            x = tl.load(table + row.to(tl.int64) * hidden + col, mask=usable, other=0.0).to(tl.float32)
+            x = tl.load(table + tl.cast(row, tl.int64) * hidden + col, mask=usable, other=0.0).to(tl.float32)
             total = tl.zeros((LINES, BLOCK), dtype=tl.float32)
             if count > PIECE:
                 slot, length = tl.load(slots + row), (count + PIECE - 1) // PIECE

@@ -43,7 +43,7 @@ def multiply(
         place = x + row[:, None].to(tl.int64) * inner + 2 * byte[None, :]
         even = tl.load(place, mask=row[:, None] < rows, other=0.0)
         odd = tl.load(place + 1, mask=row[:, None] < rows, other=0.0)
-        scale = tl.load(scales + group.to(tl.int64) * outer + col, mask=col < outer, other=0.0).to(tl.float32)
+        scale = tl.load(scales + tl.cast(group, tl.int64) * outer + col, mask=col < outer, other=0.0).to(tl.float32)
         part = tl.dot(even, as_float(two & 15, MAGIC).to(kind), input_precision="ieee")
         part = tl.dot(odd, as_float(two >> 4, MAGIC).to(kind), part, input_precision="ieee")
         acc += part * scale[None, :]
