@@ -20,10 +20,12 @@ FEW = 64
 @triton.jit
 def as_float(quads, MAGIC: tl.constexpr):
     if MAGIC == 0:
-        return quads.to(tl.float32) - 8.0
-    if MAGIC == 0x4300:  # 128 and the nibble, in bfloat16
-        return (quads.to(tl.int16) | 0x4300).to(tl.bfloat16, bitcast=True) - 136.0
-    return (quads.to(tl.int16) | 0x6400).to(tl.float16, bitcast=True) - 1032.0  # 1024 and the nibble, in float16
+        found = quads.to(tl.float32) - 8.0
+    elif MAGIC == 0x4300:  # 128 and the nibble, in bfloat16
+        found = ((quads.to(tl.int16) | 0x4300).to(tl.bfloat16, bitcast=True) - 136.0).to(tl.bfloat16)
+    else:  # 1024 and the nibble, in float16
+        found = ((quads.to(tl.int16) | 0x6400).to(tl.float16, bitcast=True) - 1032.0).to(tl.float16)
+    return found
 
 
 @triton.jit
@@ -35,7 +37,6 @@ def multiply(
     col = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
     split = tl.program_id(2)
     half = tl.arange(0, HALF)
-    kind = tl.float32 if MAGIC == 0 else (tl.bfloat16 if MAGIC == 0x4300 else tl.float16)
     acc = tl.zeros((TALL, WIDE), dtype=tl.float32)
     for group in tl.range(split * span, tl.minimum((split + 1) * span, groups), num_stages=STAGES):
         byte = group * HALF + half
@@ -44,8 +45,8 @@ def multiply(
         even = tl.load(place, mask=row[:, None] < rows, other=0.0)
         odd = tl.load(place + 1, mask=row[:, None] < rows, other=0.0)
         scale = tl.load(scales + tl.cast(group, tl.int64) * outer + col, mask=col < outer, other=0.0).to(tl.float32)
-        part = tl.dot(even, as_float(two & 15, MAGIC).to(kind), input_precision="ieee")
-        part = tl.dot(odd, as_float(two >> 4, MAGIC).to(kind), part, input_precision="ieee")
+        part = tl.dot(even, as_float(two & 15, MAGIC), input_precision="ieee")
+        part = tl.dot(odd, as_float(two >> 4, MAGIC), part, input_precision="ieee")
         acc += part * scale[None, :]
     inside = (row[:, None] < rows) & (col[None, :] < outer)
     at = (split.to(tl.int64) * rows + row[:, None]) * outer + col[None, :]

@@ -10,7 +10,7 @@ from torch import nn
 
 TUNABLES = {"TALL": [64, 128], "WIDE": [128, 256], "DEEP": [64, 128], "STAGES": [3, 4], "SPLITS": [1, 2, 4]}
 TALL = 128
-WIDE = 256
+WIDE = 128
 DEEP = 128
 STAGES = 3
 SPLITS = 4
@@ -22,7 +22,7 @@ BAND = 8
 def multiply(
     x, weight, x_scale, weight_scale, bias, out, rows, inner, outer, span,
     TALL: tl.constexpr, WIDE: tl.constexpr, DEEP: tl.constexpr, SPLIT: tl.constexpr, BAND: tl.constexpr,
-    STAGES: tl.constexpr,
+    EVEN: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     program, split = tl.program_id(0), tl.program_id(1)
     high, broad = tl.cdiv(rows, TALL), tl.cdiv(outer, WIDE)
@@ -31,13 +31,17 @@ def multiply(
     row = (band * BAND + program % (BAND * broad) % size) * TALL + tl.arange(0, TALL)
     col = program % (BAND * broad) // size * WIDE + tl.arange(0, WIDE)
     deep = tl.arange(0, DEEP)
-    from_x = x + row[:, None].to(tl.int64) * inner + deep[None, :]
-    from_weight = weight + col[None, :].to(tl.int64) * inner + deep[:, None]
+    # What lies beyond the last row or column is read from the first ones, and never stored.
+    from_x = x + (row % rows)[:, None].to(tl.int64) * inner + deep[None, :]
+    from_weight = weight + (col % outer)[None, :].to(tl.int64) * inner + deep[:, None]
     acc = tl.zeros((TALL, WIDE), dtype=tl.float32)
     for at in tl.range(split * span, tl.minimum((split + 1) * span, inner), DEEP, num_stages=STAGES):
-        left = deep + at < inner
-        a = tl.load(from_x + at, mask=(row[:, None] < rows) & left[None, :], other=0.0)
-        b = tl.load(from_weight + at, mask=(col[None, :] < outer) & left[:, None], other=0.0)
+        if EVEN:
+            a, b = tl.load(from_x + at), tl.load(from_weight + at)
+        else:
+            left = deep + at < inner
+            a = tl.load(from_x + at, mask=left[None, :], other=0.0)
+            b = tl.load(from_weight + at, mask=left[:, None], other=0.0)
         acc = tl.dot(a, b, acc, max_num_imprecise_acc=128)
     inside = (row[:, None] < rows) & (col[None, :] < outer)
     at = row[:, None].to(tl.int64) * outer + col[None, :]
@@ -81,7 +85,7 @@ class ModelNew(nn.Module):
         found = torch.empty(splits, rows, outer, dtype=torch.float32, device=x.device) if splits > 1 else out
         multiply[(triton.cdiv(rows, tall) * triton.cdiv(outer, wide), splits)](
             x, weight, x_scale, weight_scale, self.bias, found, rows, inner, outer, span,
-            TALL=tall, WIDE=wide, DEEP=DEEP, SPLIT=splits > 1, BAND=BAND, STAGES=STAGES, num_warps=4 if few else 8,
+            TALL=tall, WIDE=wide, DEEP=DEEP, SPLIT=splits > 1, BAND=BAND, EVEN=inner % DEEP == 0, STAGES=STAGES, num_warps=4 if few else 8,
         )  # fmt: skip
         if splits > 1:
             add_up[(rows, triton.cdiv(outer, 1024))](

@@ -8,8 +8,7 @@ import triton.language as tl
 from torch import nn
 
 TUNABLES = {"TILE": [4096, 8192, 16384], "PROGRAMS": [132, 264, 528], "STAGES": [1, 2], "LANE": [16, 32]}
-CONSTRAINTS = ["TILE >= 256 * LANE"]
-TILE = 8192
+TILE = 4096
 PROGRAMS = 264
 STAGES = 2
 LANE = 16

@@ -28,40 +28,52 @@ def turn(source, cos, sin, out, at, angle, inside, usable, half):
 
 
 @triton.jit
+def turn_queries(q, cos, sin, positions, out_q, token, heads, half, HEADS: tl.constexpr, HALF: tl.constexpr):
+    head, col = tl.arange(0, HEADS), tl.arange(0, HALF)
+    inside = (head[:, None] < heads) & (col[None, :] < half)
+    at = (token.to(tl.int64) * heads + head[:, None]) * (2 * half) + col[None, :]
+    angle = tl.load(positions + token) * half + col
+    first, second = turn(q, cos, sin, out_q, at, angle, inside, col < half, half)
+    tl.store(out_q + at, first, mask=inside)
+    tl.store(out_q + at + half, second, mask=inside)
+
+
+@triton.jit
+def fill_slot(
+    k, v, keys, values, cos, sin, positions, owner, out_k, out_v, slot, kv_heads, half,
+    KV_HEADS: tl.constexpr, HALF: tl.constexpr,
+):  # fmt: skip
+    head, col = tl.arange(0, KV_HEADS), tl.arange(0, HALF)
+    inside = (head[:, None] < kv_heads) & (col[None, :] < half)
+    local = head[:, None] * (2 * half) + col[None, :]
+    to = slot.to(tl.int64) * kv_heads * (2 * half) + local
+    token = tl.load(owner + slot).to(tl.int64)
+    if token >= 0:
+        at = token * kv_heads * (2 * half) + local
+        angle = tl.load(positions + token) * half + col
+        first, second = turn(k, cos, sin, out_k, at, angle, inside, col < half, half)
+        tl.store(out_k + to, first, mask=inside)
+        tl.store(out_k + to + half, second, mask=inside)
+        tl.store(out_v + to, tl.load(v + at, mask=inside, other=0.0), mask=inside)
+        tl.store(out_v + to + half, tl.load(v + at + half, mask=inside, other=0.0), mask=inside)
+    else:
+        tl.store(out_k + to, tl.load(keys + to, mask=inside, other=0.0), mask=inside)
+        tl.store(out_k + to + half, tl.load(keys + to + half, mask=inside, other=0.0), mask=inside)
+        tl.store(out_v + to, tl.load(values + to, mask=inside, other=0.0), mask=inside)
+        tl.store(out_v + to + half, tl.load(values + to + half, mask=inside, other=0.0), mask=inside)
+
+
+@triton.jit
 def append(
-    q, k, v, keys, values, cos, sin, positions, owner, out_q, out_k, out_v, tokens, slots, heads, kv_heads, half,
+    q, k, v, keys, values, cos, sin, positions, owner, out_q, out_k, out_v, tokens, heads, kv_heads, half,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
-    col = tl.arange(0, HALF)
     if program < tokens:
-        head = tl.arange(0, HEADS)
-        inside = (head[:, None] < heads) & (col[None, :] < half)
-        at = (program.to(tl.int64) * heads + head[:, None]) * (2 * half) + col[None, :]
-        angle = tl.load(positions + program) * half + col
-        first, second = turn(q, cos, sin, out_q, at, angle, inside, col < half, half)
-        tl.store(out_q + at, first, mask=inside)
-        tl.store(out_q + at + half, second, mask=inside)
+        turn_queries(q, cos, sin, positions, out_q, program, heads, half, HEADS, HALF)
     else:
-        slot = (program - tokens).to(tl.int64)
-        token = tl.load(owner + slot).to(tl.int64)
-        head = tl.arange(0, KV_HEADS)
-        inside = (head[:, None] < kv_heads) & (col[None, :] < half)
-        local = head[:, None] * (2 * half) + col[None, :]
-        to = slot * kv_heads * (2 * half) + local
-        if token >= 0:
-            at = token * kv_heads * (2 * half) + local
-            angle = tl.load(positions + token) * half + col
-            first, second = turn(k, cos, sin, out_k, at, angle, inside, col < half, half)
-            tl.store(out_k + to, first, mask=inside)
-            tl.store(out_k + to + half, second, mask=inside)
-            tl.store(out_v + to, tl.load(v + at, mask=inside, other=0.0), mask=inside)
-            tl.store(out_v + to + half, tl.load(v + at + half, mask=inside, other=0.0), mask=inside)
-        else:
-            tl.store(out_k + to, tl.load(keys + to, mask=inside, other=0.0), mask=inside)
-            tl.store(out_k + to + half, tl.load(keys + to + half, mask=inside, other=0.0), mask=inside)
-            tl.store(out_v + to, tl.load(values + to, mask=inside, other=0.0), mask=inside)
-            tl.store(out_v + to + half, tl.load(values + to + half, mask=inside, other=0.0), mask=inside)
+        slot = program - tokens
+        fill_slot(k, v, keys, values, cos, sin, positions, owner, out_k, out_v, slot, kv_heads, half, KV_HEADS, HALF)
 
 
 class ModelNew(nn.Module):
@@ -80,7 +92,7 @@ class ModelNew(nn.Module):
         owner = torch.full((count,), -1, dtype=torch.int32, device=q.device)
         mark[(triton.cdiv(tokens, 256),)](slots, owner, tokens, BLOCK=256, num_warps=4)
         append[(tokens + count,)](
-            q, k, v, keys, values, self.cos, self.sin, positions, owner, *outs, tokens, count, heads, kv_heads,
+            q, k, v, keys, values, self.cos, self.sin, positions, owner, *outs, tokens, heads, kv_heads,
             dim // 2, HEADS=triton.next_power_of_2(heads), KV_HEADS=triton.next_power_of_2(kv_heads),
             HALF=triton.next_power_of_2(dim // 2), num_warps=WARPS,
         )  # fmt: skip
