@@ -1,5 +1,5 @@
-"""Forward reads the logits once (online maximum and sum); backward reads them a second time, the last rows first, which
-are still in the L2 cache, and writes the gradient. Bound by memory: 3 tensors of traffic, forward and backward.
+"""Forward reads the logits once (online maximum and sum); backward reads them a second time, the last rows first,
+which are still in the L2 cache, and writes the gradient. Bound by memory: 3 tensors of traffic, forward and backward.
 """
 
 import torch

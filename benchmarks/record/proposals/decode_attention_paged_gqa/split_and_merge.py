@@ -1,5 +1,6 @@
-"""Each sequence's cache is cut into stretches that run side by side; the heads of a group share every key that is read,
-and a small second kernel merges the stretches. Bound by memory: keys and values are read once, and only those that count.
+"""Each sequence's cache is cut into stretches that run side by side; the heads of a group share every key that is
+read, and a small second kernel merges the stretches. Bound by memory: keys and values are read once, and only those
+that count.
 """
 
 import math

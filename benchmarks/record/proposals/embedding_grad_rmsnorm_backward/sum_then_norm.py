@@ -1,6 +1,6 @@
-"""The gradient of a row is linear in dy and all tokens of a row share its norm: so dy is summed by id first, in float32,
-and the norm's backward is applied once a row. Tokens are listed by id with counters; ids of many tokens are summed in
-pieces. Bound by memory: dy read once, the table's gradient written once.
+"""The gradient of a row is linear in dy and all tokens of a row share its norm: so dy is summed by id first, in
+float32, and the norm's backward is applied once a row. Tokens are listed by id with counters; ids of many tokens are
+summed in pieces. Bound by memory: dy read once, the table's gradient written once.
 """
 
 import torch

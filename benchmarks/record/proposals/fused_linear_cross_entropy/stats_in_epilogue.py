@@ -1,5 +1,6 @@
-"""The head's product leaves, beside 16-bit logits, each tile's maxima and sums, so that the loss never reads the logits; one
-pass makes their gradient, and two more products finish. Bound by the tensor cores: three products of the same size.
+"""The head's product leaves, beside 16-bit logits, each tile's maxima and sums, so that the loss never reads the
+logits; one pass makes their gradient, and two more products finish. Bound by the tensor cores: three products of the
+same size.
 """
 
 import torch
@@ -7,7 +8,14 @@ import triton
 import triton.language as tl
 from torch import nn
 
-TUNABLES = {"TALL": [64, 128], "WIDE": [128, 256], "DEEP": [32, 64], "STAGES": [3, 4], "WARPS": [4, 8], "BAND": [4, 8, 16]}
+TUNABLES = {
+    "TALL": [64, 128],
+    "WIDE": [128, 256],
+    "DEEP": [32, 64],
+    "STAGES": [3, 4],
+    "WARPS": [4, 8],
+    "BAND": [4, 8, 16],
+}
 TALL = 128
 WIDE = 256
 DEEP = 64

@@ -1,5 +1,5 @@
-"""Flat blocks, one kernel each way; (1 + tanh(z)) / 2 is the sigmoid of 2 z, one exponential. Backward starts where forward
-ended. Bound by memory: 8 tensors of traffic, forward and backward.
+"""Flat blocks, one kernel each way; (1 + tanh(z)) / 2 is the sigmoid of 2 z, one exponential. Backward starts where
+forward ended. Bound by memory: 8 tensors of traffic, forward and backward.
 """
 
 import torch

@@ -1,6 +1,6 @@
-"""Even and odd inputs are loaded apart, so that nibbles need no interleaving; a nibble becomes a 16-bit float by one OR
-and one subtraction, and each group's exact sums are scaled in float32. Few rows are split along the inputs. Bound by the
-packed weights' bytes for few rows, by the tensor cores for many.
+"""Even and odd inputs are loaded apart, so that nibbles need no interleaving; a nibble becomes a 16-bit float by one
+OR and one subtraction, and each group's exact sums are scaled in float32. Few rows are split along the inputs. Bound
+by the packed weights' bytes for few rows, by the tensor cores for many.
 """
 
 import torch

@@ -1,6 +1,6 @@
-"""The 8-bit operands go to the tensor cores as they are, at twice the rate of 16 bits, sums are promoted to float32 after
-every 128 products, and scales and bias are applied to the accumulator. Few rows are split along the inputs. Bound by the
-tensor cores, for few rows by the weights' bytes.
+"""The 8-bit operands go to the tensor cores as they are, at twice the rate of 16 bits, sums are promoted to float32
+after every 128 products, and scales and bias are applied to the accumulator. Few rows are split along the inputs.
+Bound by the tensor cores, for few rows by the weights' bytes.
 """
 
 import torch
@@ -51,9 +51,8 @@ def multiply(
         first = tl.load(x_scale + row, mask=row < rows, other=0.0)
         second = tl.load(weight_scale + col, mask=col < outer, other=0.0)
         more = tl.load(bias + col, mask=col < outer, other=0.0).to(tl.float32)
-        tl.store(
-            out + at, (acc * first[:, None] * second[None, :] + more[None, :]).to(out.dtype.element_ty), mask=inside
-        )
+        found = acc * first[:, None] * second[None, :] + more[None, :]
+        tl.store(out + at, found.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -85,7 +84,8 @@ class ModelNew(nn.Module):
         found = torch.empty(splits, rows, outer, dtype=torch.float32, device=x.device) if splits > 1 else out
         multiply[(triton.cdiv(rows, tall) * triton.cdiv(outer, wide), splits)](
             x, weight, x_scale, weight_scale, self.bias, found, rows, inner, outer, span,
-            TALL=tall, WIDE=wide, DEEP=DEEP, SPLIT=splits > 1, BAND=BAND, EVEN=inner % DEEP == 0, STAGES=STAGES, num_warps=4 if few else 8,
+            TALL=tall, WIDE=wide, DEEP=DEEP, SPLIT=splits > 1, BAND=BAND, EVEN=inner % DEEP == 0,
+            STAGES=STAGES, num_warps=4 if few else 8,
         )  # fmt: skip
         if splits > 1:
             add_up[(rows, triton.cdiv(outer, 1024))](

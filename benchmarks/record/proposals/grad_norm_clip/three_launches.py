@@ -1,5 +1,6 @@
-"""Sums of squares by aligned chunk and tensor, then each tensor's norm, then one pass that makes the total of 300 norms by
-itself and scales, last chunks first, which the L2 cache still holds. No atomics. Bound by memory: 3 tensors of traffic.
+"""Sums of squares by aligned chunk and tensor, then each tensor's norm, then one pass that makes the total of 300
+norms by itself and scales, last chunks first, which the L2 cache still holds. No atomics. Bound by memory: 3 tensors
+of traffic.
 """
 
 import torch

@@ -72,9 +72,7 @@ def normalise(
 
 
 @triton.jit
-def plane_sums(
-    x, dy, stats, sums, planes, plane, each, pieces, span, PLANES: tl.constexpr, BLOCK: tl.constexpr
-):
+def plane_sums(x, dy, stats, sums, planes, plane, each, pieces, span, PLANES: tl.constexpr, BLOCK: tl.constexpr):
     program = tl.program_id(0)
     piece = program % pieces
     number = program // pieces * PLANES + tl.arange(0, PLANES)

@@ -1,5 +1,5 @@
-"""Forward reads both logits once, with online maxima, sums and the cross term; backward reads them again, last rows first,
-and writes both gradients (the teacher's is zero). Bound by memory: 6 tensors of traffic, forward and backward.
+"""Forward reads both logits once, with online maxima, sums and the cross term; backward reads them again, last rows
+first, and writes both gradients (the teacher's is zero). Bound by memory: 6 tensors of traffic, forward and backward.
 """
 
 import torch

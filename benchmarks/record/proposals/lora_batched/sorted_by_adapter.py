@@ -27,7 +27,7 @@ def list_tokens(adapter, order, ends, tokens, BLOCK: tl.constexpr):
     place = tl.sum(less, axis=0)
     for at in range(0, tokens, BLOCK):
         token = at + tl.arange(0, BLOCK)
-        mine = ((tl.load(adapter + token, mask=token < tokens, other=-1) == own)).to(tl.int32)
+        mine = (tl.load(adapter + token, mask=token < tokens, other=-1) == own).to(tl.int32)
         tl.store(order + place + tl.cumsum(mine, axis=0) - 1, token, mask=mine > 0)
         place += tl.sum(mine, axis=0)
     tl.store(ends + own, place)

@@ -1,6 +1,6 @@
-"""One launch and no synchronisation: a program finds its expert and its rows by comparing its number with the cumulated
-tiles of all experts, so that skewed loads and empty experts cost nothing. Bound by the tensor cores, or by the weights'
-bytes where tokens are few.
+"""One launch and no synchronisation: a program finds its expert and its rows by comparing its number with the
+cumulated tiles of all experts, so that skewed loads and empty experts cost nothing. Bound by the tensor cores, or by
+the weights' bytes where tokens are few.
 """
 
 import torch

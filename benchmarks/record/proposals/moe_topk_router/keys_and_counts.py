@@ -1,6 +1,6 @@
-"""One launch: each logit becomes an integer that orders as the logits do and carries its expert's number, so that the k
-largest are k maxima of one register tile; loads are counted in registers and added by one atomic an expert and program.
-Bound by latency for few experts and by memory for many.
+"""One launch: each logit becomes an integer that orders as the logits do and carries its expert's number, so that the
+k largest are k maxima of one register tile; loads are counted in registers and added by one atomic an expert and
+program. Bound by latency for few experts and by memory for many.
 """
 
 import torch

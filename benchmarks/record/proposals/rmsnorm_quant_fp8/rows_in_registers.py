@@ -1,5 +1,5 @@
-"""A row stays in registers from the load to the 8-bit store: one read, half a write. Bound by memory: 3 bytes an element
-where 16-bit rows come in.
+"""A row stays in registers from the load to the 8-bit store: one read, half a write. Bound by memory: 3 bytes an
+element where 16-bit rows come in.
 """
 
 import torch

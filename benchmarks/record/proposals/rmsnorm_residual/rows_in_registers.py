@@ -1,5 +1,6 @@
-"""Rows stay in registers: forward reads x and residual once; backward reads them again rather than storing their sum, and
-adds up the weight's gradient in registers over many rows. Bound by memory: 7 tensors of traffic, forward and backward.
+"""Rows stay in registers: forward reads x and residual once; backward reads them again rather than storing their sum,
+and adds up the weight's gradient in registers over many rows. Bound by memory: 7 tensors of traffic, forward and
+backward.
 """
 
 import torch

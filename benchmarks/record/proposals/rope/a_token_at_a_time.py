@@ -1,5 +1,5 @@
-"""One program turns all heads of a token, queries and keys, and reads its angles once; backward is the same kernel with
-the angle's sign changed. Bound by memory: 4 tensors of traffic, forward and backward.
+"""One program turns all heads of a token, queries and keys, and reads its angles once; backward is the same kernel
+with the angle's sign changed. Bound by memory: 4 tensors of traffic, forward and backward.
 """
 
 import torch

@@ -1,5 +1,6 @@
-"""Every row of the caches has one program: it copies the row, or writes what the row's token brings; so nothing is written
-twice, and queries turn in the same launch. Bound by memory: the caches are copied, as the operator returns new ones.
+"""Every row of the caches has one program: it copies the row, or writes what the row's token brings; so nothing is
+written twice, and queries turn in the same launch. Bound by memory: the caches are copied, as the operator returns new
+ones.
 """
 
 import torch

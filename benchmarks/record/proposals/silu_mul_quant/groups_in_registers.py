@@ -1,5 +1,5 @@
-"""A tile of whole groups stays in registers from the load to the 8-bit store; a group's largest value is found within a
-warp. Bound by memory: 5 bytes an element of the result where 16-bit rows come in.
+"""A tile of whole groups stays in registers from the load to the 8-bit store; a group's largest value is found within
+a warp. Bound by memory: 5 bytes an element of the result where 16-bit rows come in.
 """
 
 import torch

@@ -1,5 +1,5 @@
-"""Rows up to 16,384 stay in registers; longer ones are read twice, the second time from the L2 cache. Backward starts with
-the rows that forward wrote last. Bound by memory: 5 tensors of traffic, forward and backward.
+"""Rows up to 16,384 stay in registers; longer ones are read twice, the second time from the L2 cache. Backward starts
+with the rows that forward wrote last. Bound by memory: 5 tensors of traffic, forward and backward.
 """
 
 import torch

@@ -1,6 +1,6 @@
-"""No sort: logits become integers of the same order, their float64 masses are added up in 4,096 bins by the upper bits, and
-only the bins that hold the nucleus's end and the drawn token are listed and bisected, exactly. Bound by latency; all of it
-is a few reads of the logits from the L2 cache, where a sort moves them a dozen times.
+"""No sort: logits become integers of the same order, their float64 masses are added up in 4,096 bins by the upper
+bits, and only the bins that hold the nucleus's end and the drawn token are listed and bisected, exactly. Bound by
+latency; all of it is a few reads of the logits from the L2 cache, where a sort moves them a dozen times.
 """
 
 import torch
