@@ -12,8 +12,8 @@ what is done about it:
 * A load or store outside every tensor reads or corrupts the process: checked, raises `IllegalAccess`.
 * `tl.dot` on float32 ignores its default precision, TF32: operands are rounded as the hardware does.
 * `@triton.autotune` with several configurations wants a GPU to time them: the first is taken, and a note says so.
-* Casts to 8-bit floats lose the carry of what rounds up to the next power of two, ties go away from zero, subnormals are
-  cut off: they are torch's casts here, and saturate as the hardware's do.
+* Casts to 8-bit floats lose the carry of what rounds up to the next power of two, ties go away from zero, subnormals
+  are cut off: they are torch's casts here, and saturate as the hardware's do.
 * Triton 3.6 with numpy >= 2.4 cannot turn a one-element tensor into a loop bound: mended.
 
 Not modelled: races between programs, `num_stages`, inline assembly (refused by Triton).

@@ -58,8 +58,9 @@ def backward_rows(
     key = tl.load(seed)
     dw = tl.zeros((ROWS, BLOCK), dtype=tl.float32)
     db = tl.zeros((ROWS, BLOCK), dtype=tl.float32)
-    for tile in tl.range(program, tl.cdiv(rows, ROWS), programs, num_stages=STAGES):
-        row = tile * ROWS + tl.arange(0, ROWS)
+    tiles = tl.cdiv(rows, ROWS)
+    for tile in tl.range(program, tiles, programs, num_stages=STAGES):
+        row = (tiles - 1 - tile) * ROWS + tl.arange(0, ROWS)  # the last rows first: the L2 cache still has them
         inside = (row[:, None] < rows) & (col[None, :] < hidden)
         at = row[:, None].to(tl.int64) * hidden + col[None, :]
         h = tl.load(total + at, mask=inside, other=0.0).to(tl.float32)

@@ -1,6 +1,6 @@
-"""Even and odd inputs are loaded apart, so that nibbles need no interleaving; a nibble becomes a 16-bit float by one
-OR and one subtraction, and each group's exact sums are scaled in float32. Few rows are split along the inputs. Bound
-by the packed weights' bytes for few rows, by the tensor cores for many.
+"""A row's inputs are loaded whole and split into even and odd ones in registers, so that nibbles need no interleaving;
+a nibble becomes a 16-bit float by one OR and one subtraction, and each group's exact sums are scaled in float32. Few
+rows are split along the inputs. Bound by the packed weights' bytes for few rows, by the tensor cores for many.
 """
 
 import torch
@@ -37,13 +37,14 @@ def multiply(
     col = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
     split = tl.program_id(2)
     half = tl.arange(0, HALF)
+    # Rows beyond the last are read from the first ones, and never stored.
+    from_x = x + (row % rows)[:, None].to(tl.int64) * inner + tl.arange(0, 2 * HALF)[None, :]
     acc = tl.zeros((TALL, WIDE), dtype=tl.float32)
     for group in tl.range(split * span, tl.minimum((split + 1) * span, groups), num_stages=STAGES):
         byte = group * HALF + half
         two = tl.load(packed + byte[:, None].to(tl.int64) * outer + col[None, :], mask=col[None, :] < outer, other=0)
-        place = x + row[:, None].to(tl.int64) * inner + 2 * byte[None, :]
-        even = tl.load(place, mask=row[:, None] < rows, other=0.0)
-        odd = tl.load(place + 1, mask=row[:, None] < rows, other=0.0)
+        both = tl.load(from_x + 2 * HALF * group)
+        even, odd = tl.split(tl.reshape(both, (TALL, HALF, 2)))
         scale = tl.load(scales + tl.cast(group, tl.int64) * outer + col, mask=col < outer, other=0.0).to(tl.float32)
         part = tl.dot(even, as_float(two & 15, MAGIC), input_precision="ieee")
         part = tl.dot(odd, as_float(two >> 4, MAGIC), part, input_precision="ieee")

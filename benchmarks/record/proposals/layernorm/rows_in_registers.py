@@ -31,7 +31,7 @@ def forward_rows(x, weight, bias, out, mean, rstd, rows, hidden, eps, ROWS: tl.c
     w = tl.load(weight + col, mask=col < hidden, other=0.0).to(tl.float32)
     b = tl.load(bias + col, mask=col < hidden, other=0.0).to(tl.float32)
     found = value * scale[:, None] * w[None, :] + b[None, :]
-    tl.store(out + at, found.to(out.dtype.element_ty), mask=inside)
+    tl.store(out + at, found.to(out.dtype.element_ty), mask=inside, eviction_policy="evict_first")
 
 
 @triton.jit
@@ -44,8 +44,9 @@ def backward_rows(
     w = tl.load(weight + col, mask=col < hidden, other=0.0).to(tl.float32)
     dw = tl.zeros((ROWS, BLOCK), dtype=tl.float32)
     db = tl.zeros((ROWS, BLOCK), dtype=tl.float32)
-    for tile in tl.range(program, tl.cdiv(rows, ROWS), programs, num_stages=STAGES):
-        row = tile * ROWS + tl.arange(0, ROWS)
+    tiles = tl.cdiv(rows, ROWS)
+    for tile in tl.range(program, tiles, programs, num_stages=STAGES):
+        row = (tiles - 1 - tile) * ROWS + tl.arange(0, ROWS)  # the last rows first: the L2 cache still has them
         inside = (row[:, None] < rows) & (col[None, :] < hidden)
         at = row[:, None].to(tl.int64) * hidden + col[None, :]
         value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)

@@ -28,7 +28,8 @@ def forward_rows(x, residual, weight, out, rstd, rows, hidden, eps, ROWS: tl.con
     scale = 1.0 / tl.sqrt(tl.sum(h * h, axis=1) / hidden + eps)
     tl.store(rstd + row, scale, mask=row < rows)
     w = tl.load(weight + col, mask=col < hidden, other=0.0).to(tl.float32)
-    tl.store(out + at, (h * scale[:, None] * w[None, :]).to(out.dtype.element_ty), mask=inside)
+    found = (h * scale[:, None] * w[None, :]).to(out.dtype.element_ty)
+    tl.store(out + at, found, mask=inside, eviction_policy="evict_first")  # backward reads x and residual, not this
 
 
 @triton.jit
@@ -40,8 +41,9 @@ def backward_rows(
     col = tl.arange(0, BLOCK)
     w = tl.load(weight + col, mask=col < hidden, other=0.0).to(tl.float32)
     dw = tl.zeros((ROWS, BLOCK), dtype=tl.float32)
-    for tile in tl.range(program, tl.cdiv(rows, ROWS), programs, num_stages=STAGES):
-        row = tile * ROWS + tl.arange(0, ROWS)
+    tiles = tl.cdiv(rows, ROWS)
+    for tile in tl.range(program, tiles, programs, num_stages=STAGES):
+        row = (tiles - 1 - tile) * ROWS + tl.arange(0, ROWS)  # the last rows first: the L2 cache still has them
         inside = (row[:, None] < rows) & (col[None, :] < hidden)
         at = row[:, None].to(tl.int64) * hidden + col[None, :]
         h = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)

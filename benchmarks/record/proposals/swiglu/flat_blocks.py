@@ -22,7 +22,7 @@ def forward_block(gate, up, out, count, BLOCK: tl.constexpr):
     u = tl.load(up + at, mask=inside, other=0.0).to(tl.float32)
     near = 1.0 / (1.0 + tl.exp(-g))
     active = g * near
-    tl.store(out + at, (active * u).to(out.dtype.element_ty), mask=inside)
+    tl.store(out + at, (active * u).to(out.dtype.element_ty), mask=inside, eviction_policy="evict_first")
 
 
 @triton.jit

@@ -30,17 +30,21 @@ EXACT = [
     ("dense layer with bias and GELU", "matmul_bias_gelu"),
     ("fuse bias, GELU, layer scale and the residual", "bias_gelu_scale_residual"),
     ("embedding gradient with rmsnorm backward", "embedding_grad_rmsnorm_backward"),
+    ("SwiGLU in bf16", "swiglu"),
+    ("rotary embedding of queries and keys", "rope"),
+    ("top-p sampling on an H100", "top_p_sampling"),
+    ("AdamW for many tensors", "adamw_multi_tensor"),
 ]
 NEAREST = [
     ("rmsnorm", "rmsnorm_residual"),
     ("scaled dot product attention", "attention_causal"),
     ("linear layer followed by gelu", "matmul_bias_gelu"),
-    ("matrix multiplication 4096x4096x4096", "matmul_bias_gelu"),
+    ("matrix multiplication with a bias 4096x4096x4096", "matmul_bias_gelu"),
     ("backward of layernorm", "layernorm"),
     ("gradient of the embedding table", "embedding_grad_rmsnorm_backward"),
     ("softmax after a 2d convolution", "softmax"),
 ]
-NOTHING = ["conv2d with relu", "log-softmax", "a poem about kernels", "swiglu", "top-k of the logits", ""]
+NOTHING = ["conv2d with relu", "log-softmax", "a poem about kernels", "instance normalization", ""]
 
 
 def ranked(text: str) -> list[Match]:
