@@ -15,7 +15,7 @@ _CONCEPTS: tuple[tuple[str, str], ...] = (
     ("log_softmax", r"log[- _]?soft[- _]?max"),
     ("cross_entropy", r"(?:soft[- _]?max[- _]?)?cross[- _]?entropy|\bnll\b|negative log[- ]likelihood"),
     ("distillation", r"distil\w+|\bkl[- _]?div\w*|kullback\w*"),
-    ("clipping", r"(?:\bgrad(?:ient)?s?[- _]?)?(?:norm[- _]?)?\bclip\w*(?: (?:of )?(?:the )?grad(?:ient)?s?)?|gradient norms?"),
+    ("clipping", r"(?:\bgrad(?:ient)?s?[- _])?(?:norm[- _])?\bclip\w*(?: (?:of )?(?:the )?grad(?:ient)?s?)?"),
     ("optimizer", r"\badam\w*|\boptimi[sz]er\w*|multi[- _]?tensor"),
     ("paged", r"\bpaged?\b|\bpages\b"),
     ("cache", r"\bkv[- _]?(?:cache|append)\b|\bkey/value cache\b|\bcaches?\b"),
