@@ -4,7 +4,7 @@ The 300 tensors are those of a Llama of 33 layers: nine a layer, the embedding, 
 decay, matrices do. Flat buffers are what sharded optimizers keep; a kernel must find each element's tensor by itself.
 """
 
-# mypy: allow-untyped-defs
+# mypy: allow-untyped-defs, allow-untyped-calls
 
 import torch
 from torch import nn
@@ -55,6 +55,9 @@ def sizes_of(layers, hidden, inner, vocab):
 
 
 class Model(nn.Module):
+    sizes: torch.Tensor
+    decays: torch.Tensor
+
     def __init__(self, sizes, norm, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, decay=0.1):
         super().__init__()
         self.register_buffer("sizes", torch.tensor(sizes))

@@ -42,6 +42,8 @@ SPEC = {
 
 
 class Model(nn.Module):
+    ranks: torch.Tensor
+
     def __init__(self, adapters, rank):
         super().__init__()
         self.register_buffer("ranks", torch.tensor([max(1, rank >> (place % 4)) for place in range(adapters)]))

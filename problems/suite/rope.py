@@ -1,6 +1,6 @@
 """Rotary position embedding of queries and keys: each pair (i, i + d/2) of a head turns by its position's angle."""
 
-# mypy: allow-untyped-defs
+# mypy: allow-untyped-defs, allow-untyped-calls
 
 import torch
 from torch import nn
@@ -29,6 +29,9 @@ SPEC = {
 
 
 class Model(nn.Module):
+    cos: torch.Tensor
+    sin: torch.Tensor
+
     def __init__(self, length, dim, base=10000.0, dtype="float32"):
         super().__init__()
         frequency = base ** (-torch.arange(0, dim, 2).float() / dim)

@@ -59,6 +59,9 @@ SPEC = {
 
 
 class Model(nn.Module):
+    cos: torch.Tensor
+    sin: torch.Tensor
+
     def __init__(self, length, dim, base=10000.0, dtype="float32"):
         super().__init__()
         frequency = base ** (-torch.arange(0, dim, 2).float() / dim)
