@@ -102,7 +102,7 @@ class Wish:
     sizes: Mapping[str, int] = field(default_factory=dict)
     shape: tuple[int, ...] = ()
     unsupported: tuple[str, ...] = ()
-    """Number types that no problem can be judged in."""
+    """Number types that no problem has as a whole."""
 
 
 def understand(text: str) -> Wish:
