@@ -8,23 +8,28 @@ import triton
 import triton.language as tl
 from torch import nn
 
-TUNABLES = {"TALL": [64, 128], "WIDE": [128, 256], "DEEP": [32, 64], "STAGES": [3, 4], "WARPS": [4, 8]}
+TUNABLES = {"TALL": [64, 128], "WIDE": [128, 256], "DEEP": [32, 64], "STAGES": [3, 4], "BAND": [8, 16, 32]}
 TALL = 128
 WIDE = 256
 DEEP = 64
 STAGES = 3
 WARPS = 8
+BAND = 16
 FEW = 64
 
 
 @triton.jit
 def multiply(
-    x, weight, ends, out, experts, inner, outer,
+    x, weight, ends, out, tiles, experts, inner, outer,
     EXPERTS: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr, DEEP: tl.constexpr, EVEN: tl.constexpr,
-    STAGES: tl.constexpr,
+    BAND: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    # Neighbours share an expert's columns, which the L2 cache then holds.
-    tile, col = tl.program_id(0), tl.program_id(1) * WIDE + tl.arange(0, WIDE)
+    # Bands of rows that the L2 cache can hold, with all columns each, so that weights stream once a band.
+    program, broad = tl.program_id(0), tl.cdiv(outer, WIDE)
+    band = program // (BAND * broad)
+    size = tl.minimum(tiles - band * BAND, BAND)
+    tile = band * BAND + program % (BAND * broad) % size
+    col = program % (BAND * broad) // size * WIDE + tl.arange(0, WIDE)
     number = tl.arange(0, EXPERTS)
     stops = tl.load(ends + number, mask=number < experts, other=0)
     begins = tl.load(ends + number - 1, mask=(number > 0) & (number < experts), other=0)
@@ -62,9 +67,9 @@ class ModelNew(nn.Module):
         tall = 32 if 4 * tokens < FEW * experts else 64 if few else TALL
         wide, warps = (128, 4) if few or x.dtype == torch.float32 else (WIDE, WARPS)
         tiles, deep = triton.cdiv(tokens, tall) + experts, DEEP if x.itemsize < 4 else 32
-        multiply[(tiles, triton.cdiv(outer, wide))](
-            x, weight, ends, out, experts, inner, outer,
+        multiply[(tiles * triton.cdiv(outer, wide),)](
+            x, weight, ends, out, tiles, experts, inner, outer,
             EXPERTS=triton.next_power_of_2(experts), TALL=tall, WIDE=wide, DEEP=deep, EVEN=inner % deep == 0,
-            STAGES=STAGES, num_warps=warps,
+            BAND=BAND, STAGES=STAGES, num_warps=warps,
         )  # fmt: skip
         return out
