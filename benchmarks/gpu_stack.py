@@ -24,7 +24,7 @@ from cli.client import ApiError, Client
 from cli.instance import read_instance
 from worker.profile.gpus import detect_hardware
 
-JOBS = "softmax:triton,rmsnorm_residual:triton,bias_gelu_scale_residual:triton,softmax:cuda"
+JOBS = "cumsum:triton,matmul_bias_gelu:triton,bias_gelu_scale_residual:triton,cumsum:cuda"
 
 
 def main() -> int:

@@ -41,4 +41,5 @@ def _names_spec(targets: Sequence[ast.expr]) -> bool:
 
 
 def _literal(workload: Workload) -> Mapping[str, Any]:
-    return {"name": workload.name, "for": workload.device, "params": dict(workload.params)}
+    written: dict[str, object] = {"name": workload.name, "for": workload.device, "params": dict(workload.params)}
+    return written if workload.backward is None else written | {"backward": workload.backward}

@@ -35,6 +35,9 @@ class Workload:
     device: str = "any"
     """Which kind of hardware it is sized for: "cpu", "gpu" or "any" (the SPEC's key is "for")."""
     params: Mapping[str, Param] = field(default_factory=dict)
+    backward: bool | None = None
+    """Whether its gradients count; None: as the problem says. So one problem may be served on one kind of hardware and
+    trained on another."""
 
     def fits(self, hardware: str) -> bool:
         """Whether this workload is judged on `hardware` ("cpu", or a GPU's id such as "nvidia-h100")."""
@@ -91,6 +94,14 @@ class Spec:
     library: Mapping[str, str] = field(default_factory=dict)
     """What a user could call in place of the reference, by a name for it: a class of the same file that takes, holds
     and returns what `Model` does. Each is one more baseline, `library_<name>`; it is checked like the others."""
+
+    def trains(self, workload: Workload) -> bool:
+        """Whether the backward of this workload counts."""
+        return self.backward if workload.backward is None else workload.backward
+
+    def trains_on(self, hardware: str) -> bool:
+        """Whether the backward counts in every workload for this hardware. Raises as `workloads_for`."""
+        return all(self.trains(workload) for workload in self.workloads_for(hardware))
 
     def workloads_for(self, hardware: str) -> tuple[Workload, ...]:
         """The workloads judged on `hardware`.
@@ -237,7 +248,7 @@ def _workloads(reader: _Reader) -> tuple[Workload, ...]:
 
 
 def _workload(reader: _Reader, path: tuple[object, ...]) -> Workload:
-    found = reader.keys(path, ("name", "for", "params"))
+    found = reader.keys(path, ("name", "for", "params", "backward"))
     if "name" not in found:
         raise reader.refuse(path, f'{reader.name(path)} has no name: write "name": "small"')
     params: dict[str, Param] = {}
@@ -248,6 +259,7 @@ def _workload(reader: _Reader, path: tuple[object, ...]) -> Workload:
         name=reader.text((*path, "name")),
         device=reader.choice((*path, "for"), DEVICES) if "for" in found else "any",
         params=params,
+        backward=reader.flag((*path, "backward")) if "backward" in found else None,
     )
 
 

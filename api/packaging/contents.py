@@ -96,10 +96,12 @@ def make_package(problem_name: str, problem_source: str, winners: Sequence[Winne
     issued = max(datetime.fromisoformat(winner.document["issued_at"]).astimezone(UTC) for winner in named)
     version = _version(issued, named)
     about = outline(problem_source, problem_name)
+    # A gradient that was judged on other hardware only is the reference's in a package for all of it.
+    trained = all(about.spec.trains_on(winner.hardware) for winner in named)
     facts = {
         "version": version,
         "problem": problem_name,
-        "backward": about.spec.backward,
+        "backward": trained,
         "mode_matters": bool(_MODES.search(problem_source)),
         "kernels": [
             {
@@ -131,7 +133,7 @@ def make_package(problem_name: str, problem_source: str, winners: Sequence[Winne
         version=version,
         made_at=issued,
         files=files,
-        readme=readme(names, version, about, named),
+        readme=readme(names, version, about, named, trained=trained),
         requires=("torch>=2.11", *(("triton>=3.6",) if any(each.language == "triton" for each in named) else ())),
         summary=about.summary or f"Certified kernels for {problem_name}",
     )

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from api.packaging.contents import Winner
 
 
-def readme(names: Names, version: str, about: Outline, winners: Sequence[Winner]) -> str:
+def readme(names: Names, version: str, about: Outline, winners: Sequence[Winner], *, trained: bool) -> str:
     """README.md."""
     parts = [
         f"# {names.distribution} {version}",
         about.summary or f"Kernels for the problem {about.name}.",
-        _rule(about),
+        _rule(trained=trained),
         *_use(names, about),
         "## What was certified",
         *_tables(about, winners),
@@ -39,9 +39,9 @@ def _text(*lines: str) -> str:
     return textwrap.fill(" ".join(lines), 118, break_long_words=False, break_on_hyphens=False)
 
 
-def _rule(about: Outline) -> str:
-    covered = "forward and backward" if about.spec.backward else "forward"
-    gradients = "gradients under torch.compile" if about.spec.backward else "whatever wants a gradient"
+def _rule(*, trained: bool) -> str:
+    covered = "forward and backward" if trained else "forward"
+    gradients = "gradients under torch.compile" if trained else "whatever wants a gradient"
     return _text(
         f"The kernels in this package were certified for the workloads below ({covered}). A call that is one of them,",
         "on hardware on which the kernel was certified and surely faster, runs the kernel. Every other call (other",

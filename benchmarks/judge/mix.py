@@ -115,7 +115,7 @@ def _recipes(hardware: str) -> list[Item]:
     """`full_` sets these problems apart from the corpus's small ones of the same name."""
     found = []
     for problem in _RECIPES:
-        source = bundled()[problem].source
+        source = bundled()[problem].source.replace('"backward": True', '"backward": False')  # recipes have none
         for language in ("triton", "cuda"):
             seeds = [seed for seed in menu(source, problem, hardware, language) if seed.kind == "recipe"]
             found += [

@@ -16,6 +16,7 @@ def source_of(space: Space) -> str:
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "SPEC":
             spec = ast.literal_eval(node.value)
-            spec["workloads"] = [{"name": WORKLOAD, "for": "cpu", "params": dict(space.params)}]
+            workload = {"name": WORKLOAD, "for": "cpu", "params": dict(space.params), "backward": False}
+            spec["workloads"] = [workload]  # the programs have no backward
             node.value = ast.parse(repr(spec), mode="eval").body
     return ast.unparse(tree)

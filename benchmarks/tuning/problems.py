@@ -10,7 +10,7 @@ from functools import cache
 from problems.catalog import Outline, bundled, outline
 
 _SIBLINGS = {
-    "cross_entropy_ignoring": ("cross_entropy", {"(logits, target)\n\n": "(logits, target, ignore_index=3)\n\n"}),
+    "cross_entropy_ignoring": ("cross_entropy", {"ignore_index=-100": "ignore_index=3"}),
     "cumsum_reversed": ("cumsum", {
         "torch.cumsum(x, dim=self.dim)": "x.flip(self.dim).cumsum(self.dim).flip(self.dim)",
     }),

@@ -55,7 +55,7 @@ def flashinfer(
         raise NothingToExport(candidate=candidate["id"], state=candidate["state"])
     problem, target = asked["problem"], asked["target"]
     read = outline(problem["source"], problem["name"])
-    if read.spec.backward:
+    if any(read.spec.trains(workload) for workload in read.spec.workloads_for(target["hardware"])):
         raise Unexportable(problem=problem["name"], why="it is judged on its backward too, and a definition has none")
     calls = _traced(problem["source"], problem["name"], target["hardware"])
     files: list[Path] = []

@@ -31,6 +31,11 @@ SPEC = {
             "for": "gpu",
             "params": {"vocab": 50257, "hidden": 771, "tokens": 8191, "dtype": "float32"},
         },
+        {
+            "name": "small_bf16",
+            "for": "gpu",
+            "params": {"vocab": 32000, "hidden": 512, "tokens": 1024, "dtype": "bfloat16"},
+        },
     ],
     "domains": {"dy": "real", "ids": {"index": "vocab"}, "table": "real", "weight": "real"},
     "precision": {"compute": "float32", "tf32": False},

@@ -70,7 +70,10 @@ def _differences(match: Match) -> list[str]:
 
 
 def _types(wish: Wish) -> list[str]:
-    return [f"{dtype} was not set: no problem can be judged in it" for dtype in wish.unsupported]
+    return [
+        f"{dtype} was not set: a problem as a whole is not of this type, its file can name inputs that are"
+        for dtype in wish.unsupported
+    ]
 
 
 def _alternative(match: Match) -> dict[str, Any]:

@@ -15,6 +15,11 @@ _CONCEPTS: tuple[tuple[str, str], ...] = (
     ("log_softmax", r"log[- _]?soft[- _]?max"),
     ("cross_entropy", r"(?:soft[- _]?max[- _]?)?cross[- _]?entropy|\bnll\b|negative log[- ]likelihood"),
     ("linear_attention", r"linear[- ]attention"),
+    ("distillation", r"distil\w+|\bkl[- _]?div\w*|kullback\w*"),
+    ("clipping", r"(?:\bgrad(?:ient)?s?[- _])?(?:norm[- _])?\bclip\w*(?: (?:of )?(?:the )?grad(?:ient)?s?)?"),
+    ("optimizer", r"\badam\w*|\boptimi[sz]er\w*|multi[- _]?tensor"),
+    ("paged", r"\bpaged?\b|\bpages\b"),
+    ("cache", r"\bkv[- _]?(?:cache|append)\b|\bkey/value cache\b|\bcaches?\b"),
     ("attention", r"scaled[- ]dot[- ]product(?:[- ]attention)?|\w*attention|\bsdpa\b|flash[- _]?attn|\bmha\b"),
     ("grouped_heads", r"\bgqa\b|\bmqa\b|grouped[- ]?(?:query|key|heads)|multi[- ]?query|shared key"),
     ("causal", r"causal|autoregressive|lower[- ]triangular"),
@@ -65,8 +70,13 @@ _CONCEPTS: tuple[tuple[str, str], ...] = (
     ("dropout", r"\bdropout\b"),
     ("topk", r"top[- _]?k\b|\bsort(?:ing|ed)?\b|\bargmax\b"),
     ("transpose", r"\btranspos\w+|\bpermut\w+"),
-    ("moe", r"\bmoe\b|mixture[- ]of[- ]experts"),
-    ("quantization", r"quanti[sz]\w+"),
+    ("router", r"\brout(?:er|ing)\b|\btop[- _]?k (?:router|experts)"),
+    ("moe", r"\bmoe\b|mixture[- ]of[- ]experts|\bexperts?\b"),
+    ("low_rank", r"\blora\b|low[- ]rank\w*|\badapters?\b"),
+    ("sampling", r"\btop[- _]?p\b|nucleus|\bsampl\w+"),
+    ("four_bits", r"\bw4a16\b|\bint4\b|\b4[- ]bit\b"),
+    ("eight_bits", r"\bw8a8\b|\bfp8\b|\b8[- ]bit\b"),
+    ("quantization", r"\bquant(?:i[sz]\w+)?\b"),
     ("reduction", r"\breduc(?:e|tion)\w*|\b(?:sum|mean|average|max|min) (?:of|over|along|across)\b"),
 )
 _DTYPES = (
@@ -110,7 +120,7 @@ class Wish:
     sizes: Mapping[str, int] = field(default_factory=dict)
     shape: tuple[int, ...] = ()
     unsupported: tuple[str, ...] = ()
-    """Number types that no problem can be judged in."""
+    """Number types that no problem has as a whole."""
 
 
 def understand(text: str) -> Wish:

@@ -12,9 +12,11 @@ what is done about it:
 * A load or store outside every tensor reads or corrupts the process: checked, raises `IllegalAccess`.
 * `tl.dot` on float32 ignores its default precision, TF32: operands are rounded as the hardware does.
 * `@triton.autotune` with several configurations wants a GPU to time them: the first is taken, and a note says so.
+* Casts to 8-bit floats lose the carry of what rounds up to the next power of two, ties go away from zero, subnormals
+  are cut off: they are torch's casts here, and saturate as the hardware's do.
 * Triton 3.6 with numpy >= 2.4 cannot turn a one-element tensor into a loop bound: mended.
 
-Not modelled: races between programs, `num_stages`, fp8 (left as Triton has it), inline assembly (refused by Triton).
+Not modelled: races between programs, `num_stages`, inline assembly (refused by Triton).
 Runs inside the sandbox: standard library, numpy, torch and triton only.
 """
 
@@ -29,6 +31,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 _MENDED = "_kernelwright_mended"
 _notes: list[str] = []
@@ -51,6 +54,7 @@ def use_interpreter() -> None:
     if not hasattr(interpreter, _MENDED):
         _Bf16(interpreter).install()
         _Bounds(interpreter).install()
+        _mend_fp8(interpreter)
         _mend_tf32(interpreter)
         _mend_index(interpreter)
         _mend_autotune(importlib.import_module("triton.runtime.autotuner"))
@@ -310,6 +314,27 @@ def _mend_tf32(interpreter: Any) -> None:
         return dot(builder, a, b, d, precision, max_imprecise)
 
     interpreter.InterpreterBuilder.create_dot = create_dot
+
+
+def _mend_fp8(interpreter: Any) -> None:
+    convert, tl = interpreter._convert_float, interpreter.tl
+    kinds = {tl.float8e4nv: torch.float8_e4m3fn, tl.float8e5: torch.float8_e5m2}
+    wide = {tl.float32: np.float32, tl.float16: np.float16}
+    toward_zero = interpreter._ir.ROUNDING_MODE.RTZ
+
+    def convert_float(data: Array, source: Any, target: Any, rounding: Any) -> Array:
+        if source in wide and target in kinds and rounding != toward_zero:
+            most = torch.finfo(kinds[target]).max
+            values = np.asarray(data, order="C").view(wide[source]).astype(np.float32)
+            bits = torch.from_numpy(values.clip(-most, most)).to(kinds[target]).view(torch.uint8)
+            return bits.numpy().reshape(data.shape)
+        if source in kinds and target in wide:
+            bits = torch.from_numpy(np.array(data, order="C").view(np.uint8))
+            exact = bits.view(kinds[source]).to(torch.float32).numpy().astype(wide[target])
+            return exact.view(f"u{exact.itemsize}").reshape(data.shape)
+        return np.asarray(convert(data, source, target, rounding))
+
+    interpreter._convert_float = convert_float
 
 
 def _mend_index(interpreter: Any) -> None:

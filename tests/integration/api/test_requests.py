@@ -77,13 +77,16 @@ def test_a_preview_is_a_dry_run_of_the_job(http: httpx2.Client) -> None:
 
 
 def test_a_near_problem_says_how_it_differs(http: httpx2.Client) -> None:
-    proposal = ask(http, "rmsnorm in c++ on a cpu in fp8")["proposal"]
+    proposal = ask(http, "rmsnorm in c++ on a cpu in int8")["proposal"]
     assert proposal["adds"] == ["residual"]
     assert proposal["notes"] == [
         "rmsnorm_residual is the nearest bundled problem, not the same: it adds residual",
-        "fp8 was not set: no problem can be judged in it",
+        "int8 was not set: a problem as a whole is not of this type, its file can name inputs that are",
     ]
-    assert [each["name"] for each in proposal["alternatives"]] == ["embedding_grad_rmsnorm_backward"]
+    assert [each["name"] for each in proposal["alternatives"]] == [
+        "embedding_grad_rmsnorm_backward",
+        "rmsnorm_quant_fp8",
+    ]
 
 
 def test_live_workers_say_which_hardware_is_meant(http: httpx2.Client, sessions: sessionmaker[Session]) -> None:

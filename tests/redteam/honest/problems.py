@@ -12,8 +12,10 @@ _WORKLOADS = re.compile(r'"workloads": \[\n.*?\n    \],\n', re.DOTALL)
 
 
 def _small(name: str, *params: dict[str, object]) -> str:
-    """A bundled problem with workloads of its own."""
-    rows = [{"name": f"small{place}", "for": "any", "params": each} for place, each in enumerate(params)]
+    """A bundled problem with workloads of its own; its candidates have no backward."""
+    rows = [
+        {"name": f"small{place}", "for": "any", "params": each, "backward": False} for place, each in enumerate(params)
+    ]
     text, count = _WORKLOADS.subn(lambda _match: f'"workloads": {rows!r},\n', bundled()[name].source)
     assert count == 1, name
     return text

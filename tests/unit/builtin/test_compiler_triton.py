@@ -104,7 +104,7 @@ def test_kernels_for_large_workloads_build_for_an_h100(tmp_path: Path) -> None:
     small = source.replace("torch.randn(rows, classes)", "torch.empty(rows, classes)")  # values do not matter here
     report = json.loads(run("record", [("cross_entropy", small, candidate)], tmp_path))
     assert report["error"] is None
-    assert report["launches"] == 8
+    assert report["launches"] == 12
     assert {kernel["name"] for kernel in report["kernels"]} == set(kernels_of(candidate))
 
 

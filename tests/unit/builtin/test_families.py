@@ -31,7 +31,6 @@ def test_reference_is_recognised(reference: Reference) -> None:
         ("rmsnorm_residual", "rms_norm"),
         ("bias_gelu_scale_residual", "pointwise"),
         ("matmul_bias_gelu", "matmul"),
-        ("cross_entropy", "cross_entropy"),
         ("cumsum", "scan"),
         ("attention_causal", "attention"),
     ],
@@ -40,6 +39,12 @@ def test_reference_is_recognised(reference: Reference) -> None:
 def test_bundled_problem_is_recognised(problem: str, family: str, hardware: str) -> None:
     source = (PROBLEMS / f"{problem}.py").read_text()
     assert recognise(source, hardware)[0].family == family
+
+
+def test_the_bundled_loss_is_recognised_where_no_workload_smooths_its_labels() -> None:
+    source = (PROBLEMS / "cross_entropy.py").read_text()
+    assert recognise(source, "cpu")[0].family == "cross_entropy"
+    assert "cross_entropy" not in {match.family for match in recognise(source, "nvidia-h100")}
 
 
 def test_a_constant_that_follows_a_shape_is_read_from_it() -> None:

@@ -167,6 +167,15 @@ def test_a_bad_spec_is_refused_with_its_line_and_what_to_write(spec: str, line: 
         outline(with_spec(spec), "x")
 
 
+def test_a_workload_may_say_whether_it_trains() -> None:
+    text = 'SPEC = {"backward": True, "workloads": [{"name": "a"}, {"name": "b", "backward": False}]}'
+    spec = outline(with_spec(text), "x").spec
+    assert [spec.trains(workload) for workload in spec.workloads] == [True, False]
+    assert [workload.backward for workload in spec.workloads] == [None, False]
+    with pytest.raises(ProblemError, match=r'SPEC\["workloads"\]\[0\]\["backward"\] is True or False, not 1'):
+        outline(with_spec('SPEC = {"workloads": [{"name": "a", "backward": 1}]}'), "x")
+
+
 def test_a_seat_is_read_and_is_none_when_left_out() -> None:
     seated = outline(with_spec('SPEC = {"backward": True, "seat": {"kind": "layer", "workload": "default"}}'), "x")
     assert seated.spec.seat == SeatSpec("layer", "default")

@@ -33,7 +33,8 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     "name",
     [
         "elementwise_bf16", "reduction_bf16", "bits_bf16", "atomic_bf16", "cast_fp32_bf16", "cast_bf16_fp16",
-        "cast_bf16_fp32", "cast_int32_bf16", "masked_in_bounds", "through_addresses", "tuned",
+        "cast_bf16_fp32", "cast_int32_bf16", "cast_fp32_fp8", "cast_fp16_fp8", "cast_bf16_fp8", "cast_fp8_fp32",
+        "cast_fp8_fp16", "cast_fp8_bf16", "masked_in_bounds", "through_addresses", "tuned",
     ],
 )  # fmt: skip
 def test_exact(outcome: dict[str, Any], name: str) -> None:

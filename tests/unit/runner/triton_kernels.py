@@ -121,7 +121,7 @@ def reduction() -> float:
 
 
 def cast(source: torch.dtype, target: torch.dtype) -> float:
-    x = (torch.randn(64) * 3).to(source)
+    x = (torch.randn(64) * torch.logspace(-4, 2, 64)).to(source)  # down to the subnormals of 8 bits
     x[:2] = torch.tensor([float("inf"), 0.0]).to(source) if source.is_floating_point else torch.tensor([7, 0])
     out = torch.empty(64, dtype=target)
     cast_kernel[(1,)](x, out, BLOCK=64)
@@ -180,6 +180,12 @@ CHECKS: dict[str, Callable[[], Any]] = {
     "cast_bf16_fp16": lambda: cast(torch.bfloat16, torch.float16),
     "cast_bf16_fp32": lambda: cast(torch.bfloat16, torch.float32),
     "cast_int32_bf16": lambda: cast(torch.int32, torch.bfloat16),
+    "cast_fp32_fp8": lambda: cast(torch.float32, torch.float8_e4m3fn),
+    "cast_fp16_fp8": lambda: cast(torch.float16, torch.float8_e4m3fn),
+    "cast_bf16_fp8": lambda: cast(torch.bfloat16, torch.float8_e4m3fn),
+    "cast_fp8_fp32": lambda: cast(torch.float8_e4m3fn, torch.float32),
+    "cast_fp8_fp16": lambda: cast(torch.float8_e5m2, torch.float16),
+    "cast_fp8_bf16": lambda: cast(torch.float8_e4m3fn, torch.bfloat16),
     "bits_bf16": bits,
     "atomic_bf16": atomic,
     "unmasked_load": lambda: beyond(unmasked_kernel),

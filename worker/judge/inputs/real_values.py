@@ -2,7 +2,7 @@
 
 A *row* is the last dimension; a vector counts as rows of one element, so that its elements are mixed too. Every family
 is finite except `special`. Magnitudes stay within 1e4, and within 64 in float16, which overflows at 65,504 and must
-leave room for a sum of squares.
+leave room for a sum of squares, and in 8-bit floats, the largest of which is 448.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import torch
 
+_LIMITS = {torch.float16: 64.0, torch.float8_e4m3fn: 64.0, torch.float8_e5m2: 64.0}
 _LADDER = (1e-3, 1e-2, 3.0, 30.0, 1e3)
 _SHIFTS = (1.0, 100.0, 1e4)
 _SPIKE_DENSITY = 1e-4
@@ -32,7 +33,7 @@ def values(like: torch.Tensor, family: str, generator: torch.Generator) -> torch
     normal = torch.randn(like.shape, generator=generator, device=like.device, dtype=wide)
     if not normal.numel() or family == "normal":
         return normal
-    limit = 64.0 if like.dtype == torch.float16 else 1e4
+    limit = _LIMITS.get(like.dtype, 1e4)
     rows = normal.reshape(-1, normal.shape[-1] if normal.dim() > 1 else 1)
     if family == "ends":
         return _ended(normal, generator)

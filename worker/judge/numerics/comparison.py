@@ -32,18 +32,41 @@ _ACCEPT_FLOOR = {
     torch.float32: 16 * _FP32_ULP,
     torch.float16: 2.0**-12,
     torch.bfloat16: 2.0**-9,
+    torch.float8_e4m3fn: 2.0**-6,
+    torch.float8_e5m2: 2.0**-5,
 }
-_UNIT = {torch.float64: 2.0**-53, torch.float32: _FP32_ULP, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+"""Of 8-bit types: the truth lies on their grid as well, so that an honest result is exact but where a rounding before
+the last tips a number to its neighbour, 1/8 (1/4) away. One such in a row of 16 is 1/32 of it, if it is as large as the
+others, and four times as much if there is no other."""
+_UNIT = {
+    torch.float64: 2.0**-53,
+    torch.float32: _FP32_ULP,
+    torch.float16: 2.0**-11,
+    torch.bfloat16: 2.0**-8,
+    torch.float8_e4m3fn: 2.0**-4,
+    torch.float8_e5m2: 2.0**-3,
+}
+_NARROW = frozenset({torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2})
+_EIGHT_BITS = frozenset({torch.float8_e4m3fn, torch.float8_e5m2})
+"""Types for which torch has few operations: they are compared as float32, which holds them exactly."""
 _BLOCK = 1024
 _ELEMENT_KAPPA = 16.0
 _FEW_ELEMENTS = 1 << 18
 _FRESH = 2.0
 """Timed values are made from a case's, but not those that its threshold was calibrated on."""
 _BIAS_BLOCKS, _BIAS_MIN_BLOCK = 32, 64
-_BIAS_UNITS = {torch.float16: 0.5, torch.bfloat16: 0.5, torch.float32: 64.0, torch.float64: 64.0}
+_BIAS_UNITS = {
+    torch.float16: 0.5,
+    torch.bfloat16: 0.5,
+    torch.float32: 64.0,
+    torch.float64: 64.0,
+    torch.float8_e4m3fn: 1 / 32,
+    torch.float8_e5m2: 1 / 32,
+}
 """Allowed bias in units of rounding. A 16-bit result cut off instead of rounded is biased by 0.7 units; an honest
 polynomial for exp in fp32 by 1, an exp2 of a rounded product by 5, and a sequential fp32 sum of 1,500 terms with few
-different values (small integers) by 25: they round the same way every time."""
+different values (small integers) by 25: they round the same way every time. An 8-bit result has its truth on the same
+grid and tips either way, so that here a scale that is 1 % off shows."""
 _GENEROUS = 64.0
 """An honest sequential fp32 LayerNorm over 8,192 columns is 18 accept floors off (measured)."""
 _SEPARATION = 16.0
@@ -81,10 +104,10 @@ def tolerance(accept_error: float, reject_error: float, dtype: torch.dtype) -> T
     floor = _ACCEPT_FLOOR.get(dtype, 16 * _FP32_ULP)
     accept = max(accept_error, floor)
     if reject_error < _SEPARATION * accept:
-        least = 0.0 if dtype in (torch.float16, torch.bfloat16) else _GENEROUS * floor
+        least = 0.0 if dtype in _NARROW else _GENEROUS * floor
         return Tolerance(accept, reject_error, max(8 * accept, least), sees_precision=False)
     threshold = max(math.sqrt(accept * reject_error), min(_GENEROUS * accept, reject_error / 4))
-    if dtype in (torch.float16, torch.bfloat16):
+    if dtype in _NARROW:
         threshold = min(threshold, max(8 * accept, _SEPARATION * floor))
     return Tolerance(accept, reject_error, threshold, sees_precision=True)
 
@@ -149,12 +172,13 @@ def compare(
     """
     if not output.is_floating_point():
         return _compare_exact(output, eager)
+    dtype, output, eager = output.dtype, widened(output), widened(eager)
     special = _compare_special(output, truth, eager)
     if special:
         return Comparison(False, special, math.inf, "special values", math.inf)
     output = forgiven(output, truth, eager)
     error, where = slice_error(output, truth, hits)
-    excess = _element_excess(output, truth, limit)
+    excess = _element_excess(output, truth, limit, dtype)
     if error > limit.threshold:
         reason = (
             f"relative error {error:.2e} in {where} is over {limit.threshold:.2e} (honest: {limit.accept_error:.2e})"
@@ -169,9 +193,7 @@ def compare(
         return Comparison(True, "", error, where, excess)
     mean, spread = found
     honest = bias(eager, truth)
-    bound = max(
-        4 * spread, _BIAS_UNITS.get(output.dtype, 64.0) * unit(output.dtype), 4 * abs(honest[0] if honest else 0)
-    )
+    bound = max(4 * spread, _BIAS_UNITS.get(dtype, 64.0) * unit(dtype), 4 * abs(honest[0] if honest else 0))
     if abs(mean) > bound:
         reason = f"the result is biased: it is {mean:+.1e} of the true one too large on average (bound {bound:.1e})"
         return Comparison(False, reason, error, where, excess, mean, bound)
@@ -190,6 +212,7 @@ def agree(output: torch.Tensor, eager: torch.Tensor, limit: Tolerance, rng: rand
         output, eager = output.reshape(-1, last)[rows], eager.reshape(-1, last)[rows]
     if not output.is_floating_point():
         return _compare_exact(output, eager).reason
+    dtype, output, eager = output.dtype, widened(output), widened(eager)
     both = Tolerance(limit.accept_error, limit.reject_error, _FRESH * limit.threshold, False)
     exact = eager.to(torch.float64)
     special = _compare_special(output, exact, eager)
@@ -198,7 +221,7 @@ def agree(output: torch.Tensor, eager: torch.Tensor, limit: Tolerance, rng: rand
     error, where = slice_error(output, exact)
     if error > both.threshold:
         return f"relative difference {error:.2e} from eager in {where} is over {both.threshold:.2e}"
-    excess = _element_excess(output, exact, both)
+    excess = _element_excess(output, exact, both, dtype)
     return f"a single element is off by {excess:.1f} times its bound" if excess > 1 else ""
 
 
@@ -260,10 +283,10 @@ def element_error(output: torch.Tensor, truth: torch.Tensor, dtype: torch.dtype)
     return float(((e - own) / (_ELEMENT_KAPPA * scale)).max().clamp_min(0.0)) if rows.numel() else 0.0
 
 
-def _element_excess(output: torch.Tensor, truth: torch.Tensor, limit: Tolerance) -> float:
+def _element_excess(output: torch.Tensor, truth: torch.Tensor, limit: Tolerance, dtype: torch.dtype) -> float:
     """Largest |e| over kappa * (2 u |y| + threshold * row scale): a bound that one wrong element breaks."""
     rows, e, scale = _elements(output, truth)
-    bound = _ELEMENT_KAPPA * (2 * unit(output.dtype) * rows.abs() + limit.threshold * scale)
+    bound = _ELEMENT_KAPPA * (2 * unit(dtype) * rows.abs() + limit.threshold * scale)
     return float((e / bound).max()) if rows.numel() else 0.0
 
 
@@ -282,15 +305,20 @@ def _elements(output: torch.Tensor, truth: torch.Tensor) -> tuple[torch.Tensor, 
     return rows, e.reshape(-1, last), scale
 
 
+def widened(tensor: torch.Tensor) -> torch.Tensor:
+    """An 8-bit float tensor as float32; any other as it is."""
+    return tensor.to(torch.float32) if tensor.dtype in _EIGHT_BITS else tensor
+
+
 def degrade(tensor: torch.Tensor, dtype: torch.dtype, *, tf32_allowed: bool) -> torch.Tensor:
     """`tensor` rounded one precision below `dtype`: fp32 to TF32's 10 bits (or bf16's 7 where TF32 is allowed), 16-bit
-    types to 3 bits. Integers pass unchanged. The result keeps the tensor's dtype."""
+    types to 3 bits, 8-bit types to 1. Integers pass unchanged. The result keeps the tensor's dtype."""
     if not tensor.is_floating_point():
         return tensor
     if dtype == torch.float64:
         return tensor.to(torch.float32).to(tensor.dtype)
-    kept = (7 if tf32_allowed else 10) if dtype == torch.float32 else 3
+    kept = (7 if tf32_allowed else 10) if dtype == torch.float32 else 1 if dtype in _EIGHT_BITS else 3
     dropped = 52 - kept
     bits = tensor.to(torch.float64).view(torch.int64)
     rounded = (bits + (1 << (dropped - 1))) >> dropped << dropped  # a carry into the exponent is right
-    return torch.where(torch.isfinite(tensor), rounded.view(torch.float64).to(tensor.dtype), tensor)
+    return torch.where(torch.isfinite(widened(tensor)), rounded.view(torch.float64).to(tensor.dtype), tensor)

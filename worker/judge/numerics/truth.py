@@ -27,6 +27,7 @@ from worker.judge.numerics.comparison import (
     relaxed,
     slice_error,
     tolerance,
+    widened,
 )
 from worker.judge.numerics.hot_rows import row_hits
 from worker.judge.numerics.rounding import DRAWS, EmptySoftmax, FaithfulRounding, moved
@@ -252,13 +253,14 @@ def _limit(
     """The tolerance between the errors of honest results (eager's first, then those of other roundings) and that of the
     same graph one precision lower."""
     eager, *others = honest
+    dtype, eager = eager.dtype, widened(eager)
     if not eager.is_floating_point():
         return Tolerance(0.0, 0.0, 0.0, sees_precision=True)
     accept, _where = slice_error(forgiven(eager, exact, eager), exact, hits)
     for other in others:
-        accept = max(accept, _ROUNDINGS * _rounding_error(other, exact, hits, eager.dtype))
+        accept = max(accept, _ROUNDINGS * _rounding_error(other, exact, hits, dtype))
     reject, _where = slice_error(forgiven(broken, exact, broken), exact, hits)
-    return tolerance(accept, reject, eager.dtype)
+    return tolerance(accept, reject, dtype)
 
 
 def _rounding_error(rounded: torch.Tensor, exact: torch.Tensor, hits: torch.Tensor | None, dtype: torch.dtype) -> float:
@@ -294,7 +296,8 @@ def _tamed(value: Any, bias: float) -> Any:
         return value
     generator = torch.Generator(device=value.device).manual_seed(int(bias) % 101)
     normal = torch.randn(value.shape, generator=generator, device=value.device).add_(bias).to(value.dtype)
-    return torch.where(torch.isfinite(value) & (value.abs() < torch.finfo(value.dtype).max / 2), value, normal)
+    plain = widened(value)
+    return torch.where(torch.isfinite(plain) & (plain.abs() < torch.finfo(value.dtype).max / 2), value, normal)
 
 
 def _is_float(value: Any) -> bool:

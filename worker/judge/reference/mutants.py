@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from worker.judge.numerics.comparison import degrade
+from worker.judge.numerics.comparison import degrade, widened
 from worker.judge.numerics.truth import Case
 from worker.judge.reference.problem import Instance, call_reference
 
@@ -51,7 +51,8 @@ def _call(call: Callable[..., Any], inputs: tuple[Any, ...]) -> Outputs:
 
 
 def _mean_of(output: torch.Tensor) -> torch.Tensor:
-    usable = output[torch.isfinite(output)] if output.is_floating_point() else output
+    usable = widened(output)
+    usable = usable[torch.isfinite(usable)] if output.is_floating_point() else usable
     mean = float(usable.double().mean()) if usable.numel() else 0.0
     return torch.full_like(output, mean if output.is_floating_point() else round(mean))
 

@@ -74,11 +74,12 @@ class Problem:
             model = self._module.Model(*init).to(device)
         with blame(f"get_inputs failed for workload {workload.name!r}"):
             like = tuple(_to(value, device) for value in self._call("get_inputs", workload))
+        backward = self.spec.trains(workload)
         _redraw_parameters(model, torch.Generator(device=device).manual_seed(seed))
         for parameter in model.parameters():
-            parameter.requires_grad_(self.spec.backward and parameter.is_floating_point())
+            parameter.requires_grad_(backward and parameter.is_floating_point())
         names, forward_inputs = self._argument_names(len(like)), len(like)
-        if not self.spec.backward:
+        if not backward:
             return Instance(workload, init, model, like, names, forward_inputs)
         outputs = [output for output in call_reference(model, like) if output.is_floating_point()]
         cotangents = tuple(torch.ones_like(output, memory_format=torch.contiguous_format) for output in outputs)
@@ -103,7 +104,7 @@ class Problem:
         with blame("Model failed"):
             model: torch.nn.Module = self._module.Model(*instance.init).to(device)
         for parameter in model.parameters():
-            parameter.requires_grad_(self.spec.backward and parameter.is_floating_point())
+            parameter.requires_grad_(self.spec.trains(instance.workload) and parameter.is_floating_point())
         return model
 
     def example_inputs(self, instance: Instance, device: str, seed: int) -> tuple[Any, ...]:

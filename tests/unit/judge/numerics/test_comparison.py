@@ -172,3 +172,44 @@ def test_where_eager_is_nan_without_need_the_number_nan_and_zero_are_right() -> 
     zeros = truth.float()
     zeros[4] = 0.0
     assert not compare(zeros, truth, eager, FP32).passed
+
+
+class TestEightBitFloats:
+    """The truth of a quantised output lies on its grid."""
+
+    EXACT = (64 * torch.randn(64, 256, generator=torch.Generator().manual_seed(3))).clamp(-448, 448)
+    TRUTH = EXACT.to(torch.float8_e4m3fn).double()
+    LIMIT = tolerance(0.0, 0.05, torch.float8_e4m3fn)
+
+    def judged(self, values: torch.Tensor) -> bool:
+        output = values.to(torch.float8_e4m3fn)
+        return compare(output, self.TRUTH, self.TRUTH.to(torch.float8_e4m3fn), self.LIMIT).passed
+
+    def test_another_rounding_before_the_last_one_passes(self) -> None:
+        tipped = self.EXACT * (1 + 1e-4 * normal(64, 256, seed=4).float())
+        assert int((tipped.to(torch.float8_e4m3fn).float() != self.TRUTH.float()).sum()) > 10
+        assert self.judged(tipped)
+
+    def test_bfloat16_before_the_last_rounding_passes(self) -> None:
+        assert self.judged(self.EXACT.bfloat16().float())
+
+    @pytest.mark.parametrize("factor", [0.0, 0.5, 0.99, 1.01, 2.0])
+    def test_another_scale_fails(self, factor: float) -> None:
+        assert not self.judged(self.EXACT * factor)
+
+    def test_cutting_off_instead_of_rounding_fails(self) -> None:
+        bits = self.EXACT.view(torch.int32) >> 20 << 20  # of the mantissa, three bits are left
+        assert not self.judged(bits.view(torch.float32))
+
+    def test_one_wrong_row_and_one_nan_fail(self) -> None:
+        row, nan = self.EXACT.clone(), self.EXACT.clone()
+        row[17] = row[18]
+        nan[5, 5] = math.nan
+        assert not self.judged(row)
+        assert not self.judged(nan)
+
+    def test_one_precision_lower_keeps_one_bit(self) -> None:
+        values = torch.tensor([1.0, 1.125, 1.375, 1.75, -3.25, math.nan]).to(torch.float8_e4m3fn)
+        lower = degrade(values, values.dtype, tf32_allowed=False).float()
+        assert lower[:5].tolist() == [1.0, 1.0, 1.5, 2.0, -3.0]
+        assert bool(lower[5].isnan())

@@ -57,6 +57,17 @@ def test_cases_keep_to_their_budget_and_special_values_are_never_left_out() -> N
     assert families_within(1, count=2) == every[:2]
 
 
+def test_a_workload_that_does_not_train_has_no_gradients() -> None:
+    workloads = '[{"name": "trained"}, {"name": "served", "backward": False}]'
+    source = PLAIN.format(body="return self.norm(x)") + f'SPEC = {{"backward": True, "workloads": {workloads}}}'
+    problem = Problem(source, "plain")
+    trained, served = (problem.instance(workload, "cpu", seed=1) for workload in problem.workloads("cpu"))
+    assert (trained.backward, len(trained.like), trained.parameters) == (True, 2, ("norm.weight", "norm.bias"))
+    assert (served.backward, len(served.like), served.parameters) == (False, 1, ())
+    assert not any(parameter.requires_grad for parameter in served.model.parameters())
+    assert not any(parameter.requires_grad for parameter in problem.fresh_model(served, "cpu", 1).parameters())
+
+
 def test_a_file_without_a_spec_has_one_workload() -> None:
     problem = plain("return x * 2")
     (workload,) = problem.workloads("cpu")

@@ -29,7 +29,7 @@ def test_a_type_reaches_every_workload_and_its_name() -> None:
     assert found.problem.name == "rmsnorm_residual_bf16"
     assert {each["dtype"] for each in params(found)} == {"bfloat16"}
     assert [workload.name for workload in found.problem.spec.workloads][0] == "bf16_16384x4096"
-    assert len(params(found)) == 4, "each shape once"
+    assert len(params(found)) == 5, "each shape once"
     assert all(workload.fits("nvidia-h100") for workload in found.problem.spec.workloads)
 
 

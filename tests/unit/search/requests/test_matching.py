@@ -35,6 +35,10 @@ EXACT = [
     ("ragged softmax", "varlen_softmax"),
     ("an LSTM cell in fp16", "lstm_cell"),
     ("a skinny matmul", "matmul_skinny"),
+    ("SwiGLU in bf16", "swiglu"),
+    ("rotary embedding of queries and keys", "rope"),
+    ("top-p sampling on an H100", "top_p_sampling"),
+    ("AdamW for many tensors", "adamw_multi_tensor"),
 ]
 NEAREST = [
     ("rmsnorm", "rmsnorm_residual"),

@@ -1,0 +1,125 @@
+"""Tokens are listed by adapter (one small launch), so that each adapter's weights meet only its own tokens: the first
+product is split along the inputs, the second adds its parts up on the way and the base's output at the end. Bound by
+memory: base, x and result once.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import nn
+
+TUNABLES = {"TALL": [16, 32, 64], "DEEP": [64, 128], "WIDE": [128, 256], "SPLITS": [4, 8, 16], "STAGES": [2, 3, 4]}
+TALL = 32
+DEEP = 64
+WIDE = 128
+SPLITS = 8
+STAGES = 3
+MANY = 2048
+
+
+@triton.jit
+def list_tokens(adapter, order, ends, tokens, BLOCK: tl.constexpr):
+    own = tl.program_id(0)
+    less = tl.zeros((BLOCK,), dtype=tl.int32)
+    for at in range(0, tokens, BLOCK):
+        token = at + tl.arange(0, BLOCK)
+        less += (tl.load(adapter + token, mask=token < tokens, other=own) < own).to(tl.int32)
+    place = tl.sum(less, axis=0)
+    for at in range(0, tokens, BLOCK):
+        token = at + tl.arange(0, BLOCK)
+        mine = (tl.load(adapter + token, mask=token < tokens, other=-1) == own).to(tl.int32)
+        tl.store(order + place + tl.cumsum(mine, axis=0) - 1, token, mask=mine > 0)
+        place += tl.sum(mine, axis=0)
+    tl.store(ends + own, place)
+
+
+@triton.jit
+def tile_of(ends, adapters, tile, ADAPTERS: tl.constexpr, TALL: tl.constexpr):
+    number = tl.arange(0, ADAPTERS)
+    stops = tl.load(ends + number, mask=number < adapters, other=0)
+    begins = tl.load(ends + number - 1, mask=(number > 0) & (number < adapters), other=0)
+    upto = tl.cumsum(tl.where(number < adapters, (stops - begins + TALL - 1) // TALL, 0), axis=0)
+    own = tl.sum((upto <= tile).to(tl.int32), axis=0)
+    first = tile - tl.sum(tl.where(number == own - 1, upto, 0), axis=0)
+    low = tl.sum(tl.where(number == own, begins, 0), axis=0) + first * TALL
+    return own, low, tl.sum(tl.where(number == own, stops, 0), axis=0)
+
+
+@triton.jit
+def go_down(
+    x, a, ranks, order, ends, low, adapters, tokens, rank, inner, span,
+    ADAPTERS: tl.constexpr, RANK: tl.constexpr, TALL: tl.constexpr, DEEP: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    split = tl.program_id(1)
+    own, begin, stop = tile_of(ends, adapters, tl.program_id(0), ADAPTERS, TALL)
+    if own < adapters:
+        place = begin + tl.arange(0, TALL)
+        here = place < stop
+        token = tl.load(order + place, mask=here, other=0).to(tl.int64)
+        line, deep = tl.arange(0, RANK), tl.arange(0, DEEP)
+        used = line < tl.load(ranks + own)
+        from_x = x + token[:, None] * inner + deep[None, :]
+        from_a = a + (tl.cast(own, tl.int64) * rank + line)[None, :] * inner + deep[:, None]
+        acc = tl.zeros((TALL, RANK), dtype=tl.float32)
+        for at in tl.range(split * span, tl.minimum((split + 1) * span, inner), DEEP, num_stages=STAGES):
+            left = deep + at < inner
+            rows = tl.load(from_x + at, mask=here[:, None] & left[None, :], other=0.0)
+            columns = tl.load(from_a + at, mask=left[:, None] & used[None, :], other=0.0)
+            acc = tl.dot(rows, columns, acc, input_precision="ieee")
+        to = low + ((split * tokens + place).to(tl.int64) * rank)[:, None] + line[None, :]
+        tl.store(to, acc, mask=here[:, None] & (line[None, :] < rank))
+
+
+@triton.jit
+def go_up(
+    base, b, ranks, order, ends, low, out, adapters, tokens, rank, outer,
+    ADAPTERS: tl.constexpr, RANK: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr, SPLITS: tl.constexpr,
+):  # fmt: skip
+    own, begin, stop = tile_of(ends, adapters, tl.program_id(0), ADAPTERS, TALL)
+    if own < adapters:
+        place = begin + tl.arange(0, TALL)
+        here = place < stop
+        line, col = tl.arange(0, RANK), tl.program_id(1) * WIDE + tl.arange(0, WIDE)
+        used = line < tl.load(ranks + own)
+        rows = tl.zeros((TALL, RANK), dtype=tl.float32)
+        for split in tl.static_range(SPLITS):
+            from_low = low + ((split * tokens + place).to(tl.int64) * rank)[:, None] + line[None, :]
+            rows += tl.load(from_low, mask=here[:, None] & used[None, :], other=0.0)
+        from_b = b + (tl.cast(own, tl.int64) * rank + line)[:, None] * outer + col[None, :]
+        columns = tl.load(from_b, mask=used[:, None] & (col[None, :] < outer), other=0.0)
+        found = tl.dot(rows.to(columns.dtype), columns, input_precision="ieee")
+        token = tl.load(order + place, mask=here, other=0).to(tl.int64)
+        at = token[:, None] * outer + col[None, :]
+        inside = here[:, None] & (col[None, :] < outer)
+        found += tl.load(base + at, mask=inside, other=0.0).to(tl.float32)
+        tl.store(out + at, found.to(out.dtype.element_ty), mask=inside)
+
+
+class ModelNew(nn.Module):
+    def __init__(self, adapters, rank):
+        super().__init__()
+        self.register_buffer("ranks", torch.tensor([max(1, rank >> (place % 4)) for place in range(adapters)]))
+
+    def forward(self, base, x, a, b, adapter):
+        base, x, a, b = (each.contiguous() for each in (base, x, a, b))
+        (adapters, rank, inner), (tokens, outer) = a.shape, base.shape
+        if rank > 256:
+            raise ValueError(f"adapters of rank {rank} do not fit into a tile")
+        order = torch.empty(tokens, dtype=torch.int32, device=x.device)
+        ends = torch.empty(adapters, dtype=torch.int32, device=x.device)
+        many = tokens >= MANY
+        tall, splits = (64, 2) if many else (TALL, min(SPLITS, triton.cdiv(inner, DEEP)))
+        span = triton.cdiv(triton.cdiv(inner, DEEP), splits) * DEEP
+        low = torch.empty(splits, tokens, rank, dtype=torch.float32, device=x.device)
+        out, tiles = torch.empty_like(base), triton.cdiv(tokens, tall) + adapters
+        sizes = {"ADAPTERS": triton.next_power_of_2(adapters), "RANK": max(16, triton.next_power_of_2(rank))}
+        list_tokens[(adapters,)](adapter, order, ends, tokens, BLOCK=1024, num_warps=4)
+        go_down[(tiles, splits)](
+            x, a, self.ranks, order, ends, low, adapters, tokens, rank, inner, span,
+            TALL=tall, DEEP=DEEP, STAGES=STAGES, num_warps=4, **sizes,
+        )  # fmt: skip
+        go_up[(tiles, triton.cdiv(outer, WIDE))](
+            base, b, self.ranks, order, ends, low, out, adapters, tokens, rank, outer,
+            TALL=tall, WIDE=WIDE, SPLITS=splits, num_warps=4, **sizes,
+        )  # fmt: skip
+        return out
