@@ -45,6 +45,9 @@ def test_a_reference_agrees_with_itself_in_float64(problem: Outline, workload: W
     for each, exact in zip(
         *(result if isinstance(result, tuple) else (result,) for result in (found, truth)), strict=True
     ):
+        if not each.is_floating_point():
+            assert torch.equal(each, exact)
+            continue
         assert each.dtype is getattr(torch, stored)
         assert exact.dtype is torch.float64
         torch.testing.assert_close(each.double(), exact, rtol=limit, atol=limit)
@@ -53,11 +56,12 @@ def test_a_reference_agrees_with_itself_in_float64(problem: Outline, workload: W
 @pytest.mark.parametrize("problem", bundled().values(), ids=bundled())
 def test_a_reference_builds_its_parameters_in_the_workloads_type(problem: Outline) -> None:
     module = load(problem)
-    for dtype in ("float32", "bfloat16", "float16"):
+    stored = inspect.signature(module["get_inputs"]).parameters.get("dtype")
+    for dtype in ("float32", "bfloat16", "float16") if stored else ("float32",):
         model = module["Model"](*called(module["get_init_inputs"], {"dtype": dtype}))
         assert {parameter.dtype for parameter in model.parameters()} <= {getattr(torch, dtype)}
         floats = [each for each in called(module["get_inputs"], {"dtype": dtype}) if each.is_floating_point()]
-        assert {each.dtype for each in floats} == {getattr(torch, dtype)}
+        assert {each.dtype for each in floats} <= {getattr(torch, dtype)}
 
 
 @pytest.mark.parametrize("problem", bundled().values(), ids=bundled())
@@ -67,7 +71,7 @@ def test_an_index_stays_below_its_declared_bound(problem: Outline) -> None:
         inputs = dict(zip(problem.forward_args, called(module["get_inputs"], workload.params), strict=True))
         for name, domain in problem.spec.domains.items():
             limit = domain.limit(workload.params)
-            assert (domain.kind == "index") == (not inputs[name].is_floating_point())
+            assert (domain.kind == "index") <= (not inputs[name].is_floating_point())
             assert limit is None or 0 <= int(inputs[name].min()) <= int(inputs[name].max()) < limit
 
 
