@@ -53,12 +53,12 @@ class ModelNew(nn.Module):
         values, lengths = values.contiguous(), lengths.contiguous()
         batch, width = lengths.numel(), values.shape[1]
         kept = torch.empty_like(lengths)
-        places = torch.empty((2, batch + 1), dtype=torch.int64, device=lengths.device)
+        sources, targets = (torch.empty(batch + 1, dtype=torch.int64, device=lengths.device) for _ in range(2))
         room = min(values.shape[0], batch * self.keep)
         out = torch.empty((room, width), dtype=values.dtype, device=values.device)
-        scan_lengths[(1,)](lengths, kept, places[0], places[1], batch, self.keep, BLOCK=4096, num_warps=16)
+        scan_lengths[(1,)](lengths, kept, sources, targets, batch, self.keep, BLOCK=4096, num_warps=16)
         if out.numel():
             block = min(BLOCK, triton.next_power_of_2(self.keep * width))
             splits = min(8, triton.cdiv(self.keep * width, block))
-            copy_runs[(batch, splits)](values, kept, places[0], places[1], out, width, BLOCK=block, num_warps=WARPS)
-        return out[: int(places[1, batch])], kept
+            copy_runs[(batch, splits)](values, kept, sources, targets, out, width, BLOCK=block, num_warps=WARPS)
+        return out[: int(targets[batch])], kept

@@ -1,8 +1,8 @@
 """Two kernels: the range of keys is cut into equal stretches and the first key of each is found; then each id searches
 its own stretch, which holds a few keys, in place of the whole table: 3 to 6 dependent loads and not 20.
 
-Bound by the second cache: an id in, a row out, and a handful of sectors between. Any distribution of keys is right; where
-all of them crowd into one stretch it is a plain binary search.
+Bound by the second cache: an id in, a row out, and a handful of sectors between. Any distribution of keys is right;
+where all of them crowd into one stretch it is a plain binary search.
 """
 
 import torch

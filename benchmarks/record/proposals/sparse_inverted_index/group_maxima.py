@@ -1,6 +1,6 @@
 """Postings are added into int32 scores in the second cache. For the best k, documents are cut into groups: the k-th
-largest of the groups' maxima is a bound below the k-th best document, and exactly k groups reach it. Only what reaches it
-in those groups is sorted, a few hundred keys.
+largest of the groups' maxima is a bound below the k-th best document, and exactly k groups reach it. Only what reaches
+it in those groups is sorted, a few hundred keys.
 
 Bound by the atomic additions of the postings, and by one pass over the scores; small queries by six launches.
 """

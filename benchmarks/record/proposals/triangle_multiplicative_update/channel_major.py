@@ -1,5 +1,5 @@
 """Three fused kernels: LayerNorm with all five projections, gates and mask, which leaves left and right channel-major
-in fp16; one tensor-core product per channel; LayerNorm, gate and projection of the result. A small one packs the weights.
+in fp16; one tensor-core product per channel; LayerNorm, gate and projection of the result. A small one packs weights.
 
 Bound by memory: 12 + 8 bytes per pair and input channel of traffic at hidden 128, and by tensor cores where N = 1024.
 Factors are fp16, which LayerNorm keeps below sqrt(C); sums over the third node are float32, and stored as bfloat16,
