@@ -46,7 +46,7 @@ def attend_blocks(
 
 @triton.jit
 def attend(
-    q, k, v, out, sums, heads, groups, L, D, scale,
+    q, k, v, out, tops, sums, heads, groups, L, D, scale,
     BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     block = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -67,7 +67,8 @@ def attend(
     acc, top, total = attend_blocks(acc, top, total, query, k, v, m, edge, end, D, scale, BN, BD, True)
     tl.store(out + at, (acc / total[:, None]).to(out.dtype.element_ty), mask=real)
     if KEEP:
-        tl.store(sums + head * L + m, top + tl.log2(total), mask=m < L)
+        tl.store(tops + head * L + m, top, mask=m < L)
+        tl.store(sums + head * L + m, total, mask=m < L)
 
 
 def checked(q, k, v):
@@ -81,20 +82,23 @@ def checked(q, k, v):
 
 
 def forward(q, k, v, keep):
-    """The output, and for `keep` the logarithm (in powers of two) of each row's sum of exponentials."""
+    """The output, and for `keep` each row's maximum and sum of exponentials: one number for both would lose what the
+    maximum is large beside."""
     batch, heads, length, dim = q.shape
     out = torch.empty_like(q)
-    sums = torch.empty((batch, heads, length) if keep else (1,), dtype=torch.float32, device=q.device)
+    tops, sums = (
+        torch.empty((batch, heads, length) if keep else (1,), dtype=torch.float32, device=q.device) for _ in range(2)
+    )
     if out.numel():
         wide = q.element_size() == 4 or dim > 128
         bm = 64 if wide else min(BM, max(16, triton.next_power_of_2(length)))
         bn = min(BN, 32) if wide else min(BN, bm)
         attend[(triton.cdiv(length, bm), batch * heads)](
-            q, k, v, out, sums, heads, heads // k.shape[1], length, dim, math.log2(math.e) / math.sqrt(dim),
+            q, k, v, out, tops, sums, heads, heads // k.shape[1], length, dim, math.log2(math.e) / math.sqrt(dim),
             BM=bm, BN=bn, BD=max(16, triton.next_power_of_2(dim)), KEEP=keep,
             num_warps=WARPS if bm == 128 else 4, num_stages=2 if wide else STAGES,
         )  # fmt: skip
-    return out, sums
+    return out, tops, sums
 
 
 class ModelNew(nn.Module):

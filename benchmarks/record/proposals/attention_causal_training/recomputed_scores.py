@@ -1,8 +1,8 @@
 """Flash attention with its backward: scores are computed again from the sums of the forward pass. One kernel gives dQ
-and each row's <dO, O>, one dK and dV, in which a shared key head walks over all its query heads (or, where that leaves
+and each row's <P, dP>, one dK and dV, in which a shared key head walks over all its query heads (or, where that leaves
 the device idle, one query head each, and a third kernel adds up).
 
-Bound by tensor cores: 2 products of L^2 d / 2 forwards and 7 backwards.
+Bound by tensor cores: 2 products of L^2 d / 2 forwards and 9 backwards.
 """
 
 import math
@@ -49,7 +49,7 @@ def attend_blocks(
 
 @triton.jit
 def attend(
-    q, k, v, out, sums, heads, groups, L, D, scale,
+    q, k, v, out, tops, sums, heads, groups, L, D, scale,
     BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     block = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -70,12 +70,13 @@ def attend(
     acc, top, total = attend_blocks(acc, top, total, query, k, v, m, edge, end, D, scale, BN, BD, True)
     tl.store(out + at, (acc / total[:, None]).to(out.dtype.element_ty), mask=real)
     if KEEP:
-        tl.store(sums + head * L + m, top + tl.log2(total), mask=m < L)
+        tl.store(tops + head * L + m, top, mask=m < L)
+        tl.store(sums + head * L + m, total, mask=m < L)
 
 
 @triton.jit
 def query_gradients(
-    q, k, v, out, dout, sums, dots, dq, heads, groups, L, D, scale, factor,
+    q, k, v, dout, tops, sums, dots, dq, heads, groups, L, D, scale, factor,
     BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
     block = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -87,11 +88,12 @@ def query_gradients(
     at = (head * L + m)[:, None] * D + d[None, :]
     query = tl.load(q + at, mask=real, other=0.0)
     go = tl.load(dout + at, mask=real, other=0.0)
-    dot = tl.sum(go.to(tl.float32) * tl.load(out + at, mask=real, other=0.0).to(tl.float32), 1)
-    tl.store(dots + head * L + m, dot, mask=m < L)
-    row = tl.load(sums + head * L + m, mask=m < L, other=0.0)
+    top = tl.load(tops + head * L + m, mask=m < L, other=0.0)
+    inverse = 1.0 / tl.load(sums + head * L + m, mask=m < L, other=1.0)
     acc = tl.zeros((BM, BD), tl.float32)
+    dot = tl.zeros((BM,), tl.float32)
     end = tl.minimum(block * BM + BM, L)
+    # <P, dP> of each row. <dO, O> is the same but for roundings, which are all that is left of a row with one key.
     for start in range(0, end, BN):
         n = start + tl.arange(0, BN)
         known = (n < L)[:, None] & (d < D)[None, :]
@@ -99,7 +101,17 @@ def query_gradients(
         keys = tl.load(k + there, mask=known, other=0.0)
         values = tl.load(v + there, mask=known, other=0.0)
         s = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
-        p = tl.where(m[:, None] >= n[None, :], tl.exp2(s - row[:, None]), 0.0)
+        p = tl.where(m[:, None] >= n[None, :], tl.exp2(s - top[:, None]) * inverse[:, None], 0.0)
+        dot += tl.sum(p * tl.dot(go, tl.trans(values), input_precision="ieee"), 1)
+    tl.store(dots + head * L + m, dot, mask=m < L)
+    for start in range(0, end, BN):
+        n = start + tl.arange(0, BN)
+        known = (n < L)[:, None] & (d < D)[None, :]
+        there = (shared * L + n)[:, None] * D + d[None, :]
+        keys = tl.load(k + there, mask=known, other=0.0)
+        values = tl.load(v + there, mask=known, other=0.0)
+        s = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
+        p = tl.where(m[:, None] >= n[None, :], tl.exp2(s - top[:, None]) * inverse[:, None], 0.0)
         ds = p * (tl.dot(go, tl.trans(values), input_precision="ieee") - dot[:, None])
         acc = tl.dot(tl.where(m[:, None] >= n[None, :], ds, 0.0).to(keys.dtype), keys, acc, input_precision="ieee")
     tl.store(dq + at, (acc * factor).to(dq.dtype.element_ty), mask=real)
@@ -107,7 +119,7 @@ def query_gradients(
 
 @triton.jit
 def key_gradients(
-    q, k, v, dout, sums, dots, dk, dv, heads, groups, walked, L, D, scale, factor,
+    q, k, v, dout, tops, sums, dots, dk, dv, heads, groups, walked, L, D, scale, factor,
     BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
     """`walked`: how many query heads one program walks over, all of a group or one."""
@@ -131,11 +143,12 @@ def key_gradients(
             at = (head * L + m)[:, None] * D + d[None, :]
             query = tl.load(q + at, mask=known, other=0.0)
             go = tl.load(dout + at, mask=known, other=0.0)
-            row = tl.load(sums + head * L + m, mask=m < L, other=0.0)
+            top = tl.load(tops + head * L + m, mask=m < L, other=0.0)
+            inverse = 1.0 / tl.load(sums + head * L + m, mask=m < L, other=1.0)
             dot = tl.load(dots + head * L + m, mask=m < L, other=0.0)
             seen = (m[None, :] >= n[:, None]) & (m < L)[None, :]
             s = tl.dot(keys, tl.trans(query), input_precision="ieee") * scale
-            p = tl.where(seen, tl.exp2(s - row[None, :]), 0.0)
+            p = tl.where(seen, tl.exp2(s - top[None, :]) * inverse[None, :], 0.0)
             dvalues = tl.dot(p.to(go.dtype), go, dvalues, input_precision="ieee")
             ds = p * (tl.dot(values, tl.trans(go), input_precision="ieee") - dot[None, :])
             ds = tl.where(seen, ds, 0.0).to(query.dtype)
@@ -171,32 +184,35 @@ def checked(q, k, v):
 
 
 def forward(q, k, v, keep):
-    """The output, and for `keep` the logarithm (in powers of two) of each row's sum of exponentials."""
+    """The output, and for `keep` each row's maximum and sum of exponentials: one number for both would lose what the
+    maximum is large beside."""
     batch, heads, length, dim = q.shape
     out = torch.empty_like(q)
-    sums = torch.empty((batch, heads, length) if keep else (1,), dtype=torch.float32, device=q.device)
+    tops, sums = (
+        torch.empty((batch, heads, length) if keep else (1,), dtype=torch.float32, device=q.device) for _ in range(2)
+    )
     if out.numel():
         wide = q.element_size() == 4 or dim > 128
         bm = 64 if wide else min(BM, max(16, triton.next_power_of_2(length)))
         bn = min(BN, 32) if wide else min(BN, bm)
         attend[(triton.cdiv(length, bm), batch * heads)](
-            q, k, v, out, sums, heads, heads // k.shape[1], length, dim, math.log2(math.e) / math.sqrt(dim),
+            q, k, v, out, tops, sums, heads, heads // k.shape[1], length, dim, math.log2(math.e) / math.sqrt(dim),
             BM=bm, BN=bn, BD=max(16, triton.next_power_of_2(dim)), KEEP=keep,
             num_warps=WARPS if bm == 128 else 4, num_stages=2 if wide else STAGES,
         )  # fmt: skip
-    return out, sums
+    return out, tops, sums
 
 
 class Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v):
-        out, sums = forward(q, k, v, keep=True)
-        ctx.save_for_backward(q, k, v, out, sums)
+        out, tops, sums = forward(q, k, v, keep=True)
+        ctx.save_for_backward(q, k, v, tops, sums)
         return out
 
     @staticmethod
     def backward(ctx, dout):
-        q, k, v, out, sums = ctx.saved_tensors
+        q, k, v, tops, sums = ctx.saved_tensors
         dout = dout.contiguous()
         batch, heads, length, dim = q.shape
         shared = k.shape[1]
@@ -211,7 +227,7 @@ class Attention(torch.autograd.Function):
         scale, factor = math.log2(math.e) / math.sqrt(dim), 1.0 / math.sqrt(dim)
         blocks = triton.cdiv(length, large)
         query_gradients[(blocks, batch * heads)](
-            q, k, v, out, dout, sums, dots, dq, heads, groups, length, dim, scale, factor,
+            q, k, v, dout, tops, sums, dots, dq, heads, groups, length, dim, scale, factor,
             BM=large, BN=min(KEY_STEP, large, 32 if wide else 64), **sizes,
         )  # fmt: skip
         # A program walks over a whole group where there are programs enough; else over one head, in float32 parts.
@@ -220,7 +236,7 @@ class Attention(torch.autograd.Function):
         if walked < groups:
             parts = tuple(torch.empty(q.shape, dtype=torch.float32, device=q.device) for _ in range(2))
         key_gradients[(blocks, batch * heads // walked)](
-            q, k, v, dout, sums, dots, *parts, heads, groups, walked, length, dim, scale, factor,
+            q, k, v, dout, tops, sums, dots, *parts, heads, groups, walked, length, dim, scale, factor,
             BM=min(QUERY_STEP, large, 32 if wide else 64), BN=large, **sizes,
         )  # fmt: skip
         if walked < groups:
