@@ -48,7 +48,7 @@ class Model(nn.Module):
 
     def forward(self, x):
         interactions = x @ (x.transpose(1, 2) @ self.projection)
-        hidden = F.relu(self.first(self.norm(interactions.flatten(1))))
+        hidden = F.gelu(self.first(self.norm(interactions.flatten(1))))
         return self.second(hidden).view(-1, self.outputs, self.dim)
 
 

@@ -20,12 +20,13 @@ SPLITS = 16
 
 @triton.jit
 def product(
-    a, b, bias, gate, out, sums, M, N, K, a_m, a_k, b_k, b_n, factor,
+    a, b, bias, raw, out, sums, M, N, K, a_m, a_k, b_k, b_n, factor,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    BIAS: tl.constexpr, RELU: tl.constexpr, GATE: tl.constexpr, SUMS: tl.constexpr,
+    BIAS: tl.constexpr, GELU: tl.constexpr, SLOPE: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
-    """out = a b, in float32; what lies transposed is said by strides. `sums`: of a's rows. Programs along the second
-    axis share the inner dimension, and each writes a part."""
+    """out = a b, in float32; what lies transposed is said by strides. `sums`: of a's rows. `raw`: with GELU, where the
+    values before it go; with SLOPE, where its derivative is taken. Programs along the second axis share the inner
+    dimension, and each writes a part."""
     rows = tl.cdiv(M, BM)
     column = tl.program_id(0) // rows
     m = (tl.program_id(0) % rows * BM + tl.arange(0, BM)).to(tl.int64)
@@ -47,10 +48,12 @@ def product(
     acc *= factor
     real = (m < M)[:, None] & (n < N)[None, :]
     at = m[:, None] * N + n[None, :]
-    if RELU:
-        acc = tl.where(acc < 0, 0.0, acc)
-    if GATE:
-        acc = tl.where(tl.load(gate + at, mask=real, other=0.0) > 0, acc, 0.0)
+    if GELU:
+        tl.store(raw + at, acc.to(raw.dtype.element_ty), mask=real)
+        acc *= 0.5 * (1.0 + tl.erf(acc * 0.7071067811865476))
+    if SLOPE:
+        h = tl.load(raw + at, mask=real, other=0.0).to(tl.float32)
+        acc *= 0.5 * (1.0 + tl.erf(h * 0.7071067811865476)) + h * 0.3989422804014327 * tl.exp(-0.5 * h * h)
     part = tl.program_id(1).to(tl.int64) * M * N
     tl.store(out + part + at, acc.to(out.dtype.element_ty), mask=real)
     if SUMS:
@@ -134,16 +137,16 @@ def feed_backward(
     tl.store(part + D, dbeta, mask=d < D)
 
 
-def multiply(a, b, out, bias=None, gate=None, sums=None, relu=False, factor=1.0, splits=1, tile=(128, 64)):
+def multiply(a, b, out, bias=None, raw=None, sums=None, gelu=False, factor=1.0, splits=1, tile=(128, 64)):
     """out = a @ b for matrices of any strides; with several splits `out` is [splits, rows, columns] in float32."""
     (rows, inner), columns = a.shape, b.shape[1]
     if a.element_size() == 4:
         tile = (32, 32)
     bm, bn = (min(most, max(16, triton.next_power_of_2(n))) for most, n in zip(tile, (rows, columns), strict=True))
     product[(triton.cdiv(rows, bm) * triton.cdiv(columns, bn), splits)](
-        a, b, bias, gate, out, sums, rows, columns, inner, *a.stride(), *b.stride(), factor,
-        BM=bm, BN=bn, BK=min(DEPTH, max(16, triton.next_power_of_2(inner))), BIAS=bias is not None, RELU=relu,
-        GATE=gate is not None, SUMS=sums is not None, num_warps=8 if bm * bn > 8192 else 4, num_stages=STAGES,
+        a, b, bias, raw, out, sums, rows, columns, inner, *a.stride(), *b.stride(), factor,
+        BM=bm, BN=bn, BK=min(DEPTH, max(16, triton.next_power_of_2(inner))), BIAS=bias is not None, GELU=gelu,
+        SLOPE=raw is not None and not gelu, SUMS=sums is not None, num_warps=8 if bm * bn > 8192 else 4, num_stages=STAGES,
     )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ OUT_COLS = 64
 @triton.jit
 def pack(
     left, left_gate, right, right_gate, out_gate, scale, shift, out, packed, bias, packed_out,
-    C, D, DP, NT, COLS: tl.constexpr, CP: tl.constexpr, OUT: tl.constexpr,
+    C, CT, D, DP, NT, COLS: tl.constexpr, CP: tl.constexpr, OUT: tl.constexpr,
 ):  # fmt: skip
     """Weights in fp16 with LayerNorm's scale, its shift as a bias; projection and gate in neighbouring columns."""
     n = tl.program_id(0) * COLS + tl.arange(0, COLS)
@@ -54,7 +54,11 @@ def pack(
     gamma = tl.load(scale + c, mask=c < C, other=0.0)
     beta = tl.load(shift + c, mask=c < C, other=0.0)
     tl.store(bias + n, tl.sum(w * beta[None, :], 1), mask=n < NT)
-    tl.store(packed + c[None, :] * NT + n[:, None], (w * gamma[None, :]).to(tl.float16), mask=(n < NT)[:, None])
+    tl.store(
+        packed + c[None, :] * NT + n[:, None],
+        (w * gamma[None, :]).to(tl.float16),
+        mask=(n < NT)[:, None] & (c < CT)[None, :],
+    )
     for start in range(tl.program_id(0) * OUT, C * D, tl.num_programs(0) * OUT):
         i = start + tl.arange(0, OUT)
         tl.store(packed_out + i, tl.load(out + i, mask=i < C * D).to(tl.float16), mask=i < C * D)
@@ -228,7 +232,7 @@ def update(model, x, mask):
     weights = [each.weight.contiguous() for each in weights]
     pack[(triton.cdiv(columns, 8),)](
         *weights, model.norm.weight, model.norm.bias, model.out.weight.contiguous(), packed, bias, packed_out,
-        width, hidden, padded, columns, COLS=8, CP=triton.next_power_of_2(chunks * chunk), OUT=1024,
+        width, chunks * chunk, hidden, padded, columns, COLS=8, CP=triton.next_power_of_2(chunks * chunk), OUT=1024,
     )  # fmt: skip
     project[(triton.cdiv(square, rows), batch)](
         x, mask, packed, bias, both, gates, square, width, hidden, padded, columns, model.norm.eps,
