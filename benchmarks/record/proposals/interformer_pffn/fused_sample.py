@@ -146,7 +146,8 @@ def multiply(a, b, out, bias=None, raw=None, sums=None, gelu=False, factor=1.0, 
     product[(triton.cdiv(rows, bm) * triton.cdiv(columns, bn), splits)](
         a, b, bias, raw, out, sums, rows, columns, inner, *a.stride(), *b.stride(), factor,
         BM=bm, BN=bn, BK=min(DEPTH, max(16, triton.next_power_of_2(inner))), BIAS=bias is not None, GELU=gelu,
-        SLOPE=raw is not None and not gelu, SUMS=sums is not None, num_warps=8 if bm * bn > 8192 else 4, num_stages=STAGES,
+        SLOPE=raw is not None and not gelu, SUMS=sums is not None,
+        num_warps=8 if bm * bn > 8192 else 4, num_stages=STAGES,
     )  # fmt: skip
 
 

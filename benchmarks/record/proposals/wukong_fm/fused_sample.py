@@ -1,6 +1,6 @@
 """One kernel takes a sample from X to LayerNorm's output without a pass between; the MLP's products have bias, GELU,
-its slope and the bias gradients in their epilogues; backwards one kernel computes the small products again and gives dX,
-and parts of the gradients of Y and of LayerNorm.
+its slope and the bias gradients in their epilogues; backwards one kernel computes the small products again and gives
+dX, and parts of the gradients of Y and of LayerNorm.
 
 Bound by memory for X (read twice, dX written once), and by launches for small batches.
 """
@@ -140,7 +140,8 @@ def multiply(a, b, out, bias=None, raw=None, sums=None, gelu=False, factor=1.0, 
     product[(triton.cdiv(rows, bm) * triton.cdiv(columns, bn), splits)](
         a, b, bias, raw, out, sums, rows, columns, inner, *a.stride(), *b.stride(), factor,
         BM=bm, BN=bn, BK=min(DEPTH, max(16, triton.next_power_of_2(inner))), BIAS=bias is not None, GELU=gelu,
-        SLOPE=raw is not None and not gelu, SUMS=sums is not None, num_warps=8 if bm * bn > 8192 else 4, num_stages=STAGES,
+        SLOPE=raw is not None and not gelu, SUMS=sums is not None,
+        num_warps=8 if bm * bn > 8192 else 4, num_stages=STAGES,
     )  # fmt: skip
 
 
