@@ -1,6 +1,6 @@
 """First-stage retrieval: documents scored by the posting lists of a query's terms, and the best of them.
 
-Impacts and query weights are bytes, as in quantised indexes, so that scores are exact; of documents with equal
+Impacts and query weights are small whole numbers, as in quantised indexes, so that scores are exact; of documents with equal
 scores the one with the lower number comes first.
 """
 
@@ -48,9 +48,9 @@ SPEC = {
     "domains": {
         "offsets": "fixed",
         "documents": "fixed",
-        "impacts": {"index": 256},
+        "impacts": {"index": 128},
         "terms": {"index": "vocabulary"},
-        "weights": {"index": 256},
+        "weights": {"index": 128},
     },
     "precision": {"compute": "float32", "tf32": False},
     "backward": False,
@@ -86,9 +86,9 @@ def get_inputs(documents=1000000, vocabulary=5000, postings=20000000, queries=8,
     term = torch.repeat_interleave(torch.arange(vocabulary), lengths)
     within = torch.arange(term.numel()) - offsets[term] + torch.rand(term.numel(), dtype=torch.float64)
     listed = (within * documents / lengths[term]).long()  # one from each of as many stretches: ascending, no two alike
-    impacts = torch.randint(1, 256, (term.numel(),), dtype=torch.uint8)
+    impacts = torch.randint(1, 128, (term.numel(),), dtype=torch.int8)
     asked = torch.randint(vocabulary, (queries, terms))
-    return [offsets, listed, impacts, asked, torch.randint(1, 256, (queries, terms), dtype=torch.uint8)]
+    return [offsets, listed, impacts, asked, torch.randint(1, 128, (queries, terms), dtype=torch.int8)]
 
 
 def get_init_inputs(documents=1000000, best=100):

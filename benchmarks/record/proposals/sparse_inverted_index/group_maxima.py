@@ -88,8 +88,8 @@ class ModelNew(nn.Module):
     def forward(self, offsets, documents, impacts, terms, weights):
         queries, per_query = terms.shape
         count, best = self.documents, self.best
-        if impacts.dtype != torch.uint8 or weights.dtype != torch.uint8 or per_query > 33000:
-            raise ValueError("impacts and weights of a byte, and at most 33000 terms, are what int32 scores hold")
+        if impacts.dtype != torch.int8 or weights.dtype != torch.int8 or per_query > 130000:
+            raise ValueError("impacts and weights of a byte, and at most 130000 terms, are what int32 scores hold")
         if best > count or best > 1024:
             raise ValueError("the best of at least as many documents, and at most 1024, are found")
         offsets, documents, impacts = offsets.contiguous(), documents.contiguous(), impacts.contiguous()
