@@ -1,7 +1,7 @@
 """First-stage retrieval: documents scored by the posting lists of a query's terms, and the best of them.
 
-Impacts and query weights are small whole numbers, as in quantised indexes, so that scores are exact; of documents with equal
-scores the one with the lower number comes first.
+Impacts and query weights are small whole numbers, as in quantised indexes, so that scores are exact; of documents with
+equal scores the one with the lower number comes first.
 """
 
 # mypy: allow-untyped-defs
