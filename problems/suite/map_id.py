@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 SPEC = {
-    "summary": "Jagged int64 ids mapped to dense rows through a sorted table of keys, missing ids to a default",
+    "summary": "Jagged int64 ids mapped to rows through a table of ordered keys, missing ids to a default",
     "op_family": "gather",
     "workloads": [
         {"name": "small", "for": "cpu", "params": {"count": 20000, "keys": 1000, "space": 4000}},
