@@ -64,7 +64,8 @@ class Precision:
     """What arithmetic is honest for this problem."""
 
     compute: str = "float32"
-    """The narrowest type that may accumulate."""
+    """The narrowest type that arithmetic may round to. With float32 storage and "bfloat16" or "float16" here, products
+    may take their factors in that type: the tolerance is that of 16-bit results, and one precision lower is 8-bit."""
     tf32: bool = False
     """Whether float32 matrix products may run as TF32."""
 

@@ -18,6 +18,8 @@ SPEC = {
         {"name": "bf16", "for": "gpu", "params": {"batch": 4, "length": 2048, "dtype": "bfloat16"}},
         {"name": "odd_fp16", "for": "gpu", "params": {"batch": 1, "length": 1021, "dtype": "float16"}},
         {"name": "long_bf16", "for": "gpu", "params": {"heads": 8, "kv_heads": 2, "length": 8192, "dtype": "bfloat16"}},
+        {"name": "single_bf16", "for": "gpu", "params": {"batch": 1, "length": 2048, "dtype": "bfloat16"}},
+        {"name": "single_short_bf16", "for": "gpu", "params": {"batch": 1, "length": 512, "dtype": "bfloat16"}},
     ],
     "domains": {"q": "real", "k": "real", "v": "real"},
     "precision": {"compute": "float32", "tf32": False},

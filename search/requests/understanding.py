@@ -12,6 +12,19 @@ from dataclasses import dataclass, field
 
 _CONCEPTS: tuple[tuple[str, str], ...] = (
     # The longer name first: what it matched is gone for those below it.
+    ("factorization_machine", r"wukong(?: fm)?|factori[sz]ation machines?"),
+    (
+        "personalised_ffn",
+        r"interformer(?: pffn)?|\bpffn\b|weight matrix per sample|personali[sz]ed (?:feed[- ]forward|ffn)",
+    ),
+    ("triangle_update", r"triangle (?:multiplicative )?update|\btri[- ]?mul\b"),
+    ("id_mapping", r"\bmap ids?\b|\bids mapped\b|\bremap\w*"),
+    ("event_truncation", r"(?:batch )?event truncat\w+|\blast events\b"),
+    ("inverted_index", r"(?:sparse )?inverted ind\w+|posting lists?"),
+    ("bucketize", r"(?:merge )?bucketi[sz]\w+(?: dense)?|dense features"),
+    ("training", r"\btraining\b|\bforward and backward\b"),
+    ("feed_forward", r"\bmlp\b|feed[- ]forward|\bffn\b"),
+    ("convolution_1d", r"\bconv1d\b|\b1-?d conv\w*|one-dimensional conv\w*"),
     ("log_softmax", r"log[- _]?soft[- _]?max"),
     ("cross_entropy", r"(?:soft[- _]?max[- _]?)?cross[- _]?entropy|\bnll\b|negative log[- ]likelihood"),
     ("linear_attention", r"linear[- ]attention"),

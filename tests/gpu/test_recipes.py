@@ -78,6 +78,7 @@ FULL = [
     pytest.param(problem.source, problem.name, workload, id=f"{problem.name}-{workload.name}")
     for problem in bundled().values()
     for workload in problem.spec.workloads_for(HARDWARE)
+    if "dtype" in workload.params and not problem.spec.backward
 ]
 
 

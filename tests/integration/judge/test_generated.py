@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,45 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeParts]:
         yield ready
 
 
+SHORTENED = """
+import torch
+
+SPEC = {"workloads": [{"name": "only", "params": {"rows": 64}}], "domains": {"x": "real", "keep": "fixed"}}
+
+class Model(torch.nn.Module):
+    def forward(self, x, keep):
+        return x[: int(keep.sum())] * 2.0
+
+def get_inputs(rows=64):
+    return [torch.randn(rows, 32), torch.arange(rows) % 2]
+
+def get_init_inputs():
+    return []
+"""
+COUNTING = """
+import torch, triton
+import triton.language as tl
+
+@triton.jit
+def count(keep, total, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(total, tl.sum(tl.load(keep + at, mask=at < n, other=0), 0))
+
+@triton.jit
+def double(x, y, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at, mask=at < n) * 2.0, mask=at < n)
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x, keep):
+        x, keep = x.contiguous(), keep.contiguous()
+        y, total = torch.empty_like(x), torch.empty(1, dtype=torch.int64, device=x.device)
+        count[(1,)](keep, total, keep.numel(), BLOCK=triton.next_power_of_2(max(1, keep.numel())))
+        double[(triton.cdiv(max(1, x.numel()), 1024),)](x, y, x.numel(), BLOCK=1024)
+        return y[: int(total)]
+"""
+
+
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
     """Of a GPU that is not here."""
@@ -132,6 +172,13 @@ def test_a_triton_candidate_yields_all_stages_for_a_gpu_that_is_not_here(judge: 
     assert ".text.shifted_relu:" in code["sass"] and "LDG.E" in code["sass"]
     assert "tt.func public @shifted_relu" in code["ttgir"]
     assert code["llvm"].startswith("; kernel shifted_relu")
+
+
+@needs_assembler
+def test_a_length_that_only_a_kernel_knows_is_no_fault_where_none_runs(judge: Judge) -> None:
+    asked = replace(request(COUNTING, "triton", "nvidia-h100"), problem_source=SHORTENED)
+    report = judge.evaluate(asked)
+    assert report["verdict"] == "ok", report["reason"]
 
 
 @needs_assembler

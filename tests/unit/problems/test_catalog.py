@@ -65,7 +65,8 @@ def test_a_bundled_problem_says_what_it_is_and_has_workloads_for_both_kinds_of_h
     assert set(problem.spec.domains) == set(problem.forward_args)
     assert {"small", "odd", "large"} <= {workload.name for workload in problem.spec.workloads_for("cpu")}
     assert len(problem.spec.workloads_for("nvidia-h100")) >= 3
-    assert problem.spec.precision == Precision("float32", tf32=False)
+    loose = {"triangle_multiplicative_update": Precision("bfloat16", tf32=True)}  # as its public competition allows
+    assert problem.spec.precision == loose.get(name, Precision("float32", tf32=False))
 
 
 def test_a_kernelbench_file_loads_unchanged() -> None:

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from problems.catalog import Precision
 from worker.judge.numerics.hot_rows import MIN_ELEMENTS, accumulation_fault, hot_row_slices
 
 _FP32_ULP = 2.0**-24
@@ -49,6 +50,8 @@ _UNIT = {
 _NARROW = frozenset({torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2})
 _EIGHT_BITS = frozenset({torch.float8_e4m3fn, torch.float8_e5m2})
 """Types for which torch has few operations: they are compared as float32, which holds them exactly."""
+_SIXTEEN_BITS = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+"""Values of a SPEC's `compute` that are narrower than float32 storage."""
 _BLOCK = 1024
 _ELEMENT_KAPPA = 16.0
 _FEW_ELEMENTS = 1 << 18
@@ -81,6 +84,8 @@ class Tolerance:
     reject_error: float
     threshold: float
     sees_precision: bool
+    rounded_to: torch.dtype | None = None
+    """The type that honest arithmetic may round to, where it is narrower than the output's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +104,24 @@ class Comparison:
     bias_limit: float = 0.0
 
 
+def working_type(dtype: torch.dtype, precision: Precision) -> torch.dtype:
+    """What arithmetic on values stored as `dtype` may round to: a policy of 16-bit arithmetic loosens float32's, and
+    nothing else's."""
+    compute = _SIXTEEN_BITS.get(precision.compute)
+    return compute if compute is not None and dtype == torch.float32 else dtype
+
+
 def tolerance(accept_error: float, reject_error: float, dtype: torch.dtype) -> Tolerance:
-    """The two-sided threshold for an output of `dtype`."""
+    """The two-sided threshold for an output that honest arithmetic rounds to `dtype`."""
     floor = _ACCEPT_FLOOR.get(dtype, 16 * _FP32_ULP)
     accept = max(accept_error, floor)
     if reject_error < _SEPARATION * accept:
         least = 0.0 if dtype in _NARROW else _GENEROUS * floor
-        return Tolerance(accept, reject_error, max(8 * accept, least), sees_precision=False)
+        return Tolerance(accept, reject_error, max(8 * accept, least), sees_precision=False, rounded_to=dtype)
     threshold = max(math.sqrt(accept * reject_error), min(_GENEROUS * accept, reject_error / 4))
     if dtype in _NARROW:
         threshold = min(threshold, max(8 * accept, _SEPARATION * floor))
-    return Tolerance(accept, reject_error, threshold, sees_precision=True)
+    return Tolerance(accept, reject_error, threshold, sees_precision=True, rounded_to=dtype)
 
 
 def relaxed(limit: Tolerance, seeing: float) -> Tolerance:
@@ -193,7 +205,8 @@ def compare(
         return Comparison(True, "", error, where, excess)
     mean, spread = found
     honest = bias(eager, truth)
-    bound = max(4 * spread, _BIAS_UNITS.get(dtype, 64.0) * unit(dtype), 4 * abs(honest[0] if honest else 0))
+    rounded_to = limit.rounded_to or dtype
+    bound = max(4 * spread, _BIAS_UNITS.get(rounded_to, 64.0) * unit(rounded_to), 4 * abs(honest[0] if honest else 0))
     if abs(mean) > bound:
         reason = f"the result is biased: it is {mean:+.1e} of the true one too large on average (bound {bound:.1e})"
         return Comparison(False, reason, error, where, excess, mean, bound)

@@ -28,6 +28,7 @@ from worker.judge.numerics.comparison import (
     slice_error,
     tolerance,
     widened,
+    working_type,
 )
 from worker.judge.numerics.hot_rows import row_hits
 from worker.judge.numerics.rounding import DRAWS, EmptySoftmax, FaithfulRounding, moved
@@ -114,7 +115,7 @@ class Truth:
             truth = self._without_idle_specials(truth, inputs)
         hits = tuple(self._hits(inputs, exact) for exact in truth)
         limits = tuple(
-            _limit(exact, (honest, *(drawn[index] for drawn in rounded)), broken, counts)
+            _limit(exact, (honest, *(drawn[index] for drawn in rounded)), broken, counts, self.precision)
             for index, (exact, honest, broken, counts) in enumerate(zip(truth, eager, degraded, hits, strict=True))
         )
         return Case(family, inputs, truth, eager, limits, self._names(len(truth)), hits, changed)
@@ -192,14 +193,17 @@ class Truth:
         honest = dict(self.instance.model.named_parameters())
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                parameter.copy_(degrade(parameter, honest[name].dtype, tf32_allowed=self.precision.tf32))
+                parameter.copy_(self._degrade(parameter, honest[name].dtype))
         return model
 
     def _degrade_all(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(
-            degrade(value, value.dtype, tf32_allowed=self.precision.tf32) if isinstance(value, torch.Tensor) else value
-            for value in inputs
+            self._degrade(value, value.dtype) if isinstance(value, torch.Tensor) else value for value in inputs
         )
+
+    def _degrade(self, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """A value that is stored as `dtype`, one precision below what the policy lets arithmetic round to."""
+        return degrade(value, working_type(dtype, self.precision), tf32_allowed=self.precision.tf32)
 
 
 @contextmanager
@@ -248,7 +252,11 @@ def prepare_cases(
 
 
 def _limit(
-    exact: torch.Tensor, honest: tuple[torch.Tensor, ...], broken: torch.Tensor, hits: torch.Tensor | None
+    exact: torch.Tensor,
+    honest: tuple[torch.Tensor, ...],
+    broken: torch.Tensor,
+    hits: torch.Tensor | None,
+    precision: Precision,
 ) -> Tolerance:
     """The tolerance between the errors of honest results (eager's first, then those of other roundings) and that of the
     same graph one precision lower."""
@@ -260,7 +268,7 @@ def _limit(
     for other in others:
         accept = max(accept, _ROUNDINGS * _rounding_error(other, exact, hits, dtype))
     reject, _where = slice_error(forgiven(broken, exact, broken), exact, hits)
-    return tolerance(accept, reject, dtype)
+    return tolerance(accept, reject, working_type(dtype, precision))
 
 
 def _rounding_error(rounded: torch.Tensor, exact: torch.Tensor, hits: torch.Tensor | None, dtype: torch.dtype) -> float:

@@ -18,6 +18,7 @@ from dataclasses import replace
 import torch
 
 from worker.judge.exhibits import Exhibit
+from worker.judge.numerics.comparison import working_type
 from worker.judge.physics.ceilings import Ceilings
 from worker.judge.physics.work import Work, least_work
 from worker.judge.report import Evaluation, WorkloadTiming
@@ -127,6 +128,8 @@ def upper_median_us(samples_us: list[float]) -> float:
 
 
 def computed_in(exhibit: Exhibit) -> torch.dtype:
-    """The type whose peak counts: that of the inputs, float32 when there is no float among them."""
+    """The type whose peak counts: that of the inputs, float32 when there is no float among them, or what the problem's
+    policy lets products take instead."""
     floats = [v.dtype for v in exhibit.instance.like if isinstance(v, torch.Tensor) and v.is_floating_point()]
-    return min(floats, key=lambda dtype: dtype.itemsize, default=torch.float32)
+    stored = min(floats, key=lambda dtype: dtype.itemsize, default=torch.float32)
+    return working_type(stored, exhibit.truth.precision)

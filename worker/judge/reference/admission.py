@@ -122,7 +122,7 @@ class _Trial:
         passing: list[str] = []
         by_output: dict[str, list[str]] = {name: [] for name in case.names}
         sees = False
-        for mutant, outputs in mutants(self._instance, case, other, self._initial):
+        for mutant, outputs in mutants(self._instance, case, other, self._initial, self._problem.spec.precision):
             passed = [found.passed for found in case.judge(outputs)]
             if mutant == PRECISION:
                 sees = not all(passed)
@@ -139,7 +139,9 @@ class _Trial:
         case = self._truth.case(families.OWN, own)
         other = self._eager(self._own(2))
         passing = {
-            name for name, outputs in mutants(self._instance, case, other, self._initial) if _fixed_rule(outputs, case)
+            name
+            for name, outputs in mutants(self._instance, case, other, self._initial, self._problem.spec.precision)
+            if _fixed_rule(outputs, case)
         }
         signs = set()
         usable = [found for found in findings if found.usable]

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from worker.judge.numerics.comparison import degrade, widened
+from problems.catalog import Precision
+from worker.judge.numerics.comparison import degrade, widened, working_type
 from worker.judge.numerics.truth import Case
 from worker.judge.reference.problem import Instance, call_reference
 
@@ -23,7 +24,9 @@ _SAMPLE = 100
 Outputs = tuple[torch.Tensor, ...]
 
 
-def mutants(instance: Instance, case: Case, other: Outputs, initial: torch.nn.Module) -> Iterator[tuple[str, Outputs]]:
+def mutants(
+    instance: Instance, case: Case, other: Outputs, initial: torch.nn.Module, precision: Precision
+) -> Iterator[tuple[str, Outputs]]:
     """(name, outputs) of every wrong answer that this case allows.
 
     `other` is the reference's result on another draw of the same family, `initial` its model with the parameters that
@@ -43,7 +46,7 @@ def mutants(instance: Instance, case: Case, other: Outputs, initial: torch.nn.Mo
             sampled = tuple(_sampled(value, dimension) for value in case.inputs)
             if any(one is not two for one, two in zip(sampled, case.inputs, strict=True)):
                 yield f"1 % of the {name}, repeated", _call(instance.call, sampled)
-    yield PRECISION, _degraded(instance, case)
+    yield PRECISION, _degraded(instance, case, precision)
 
 
 def _call(call: Callable[..., Any], inputs: tuple[Any, ...]) -> Outputs:
@@ -81,16 +84,16 @@ def _sampled(value: Any, dimension: int) -> Any:
     return value.index_select(dimension % value.dim(), places)
 
 
-def _degraded(instance: Instance, case: Case) -> Outputs:
+def _degraded(instance: Instance, case: Case, precision: Precision) -> Outputs:
     """The whole graph on inputs and parameters of one precision lower, evaluated in float64, in the outputs' types."""
     model = copy.deepcopy(instance.model)
     kinds = {name: parameter.dtype for name, parameter in model.named_parameters()}
     model = model.to(torch.float64)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(degrade(parameter, kinds[name], tf32_allowed=False))
+            parameter.copy_(degrade(parameter, working_type(kinds[name], precision), tf32_allowed=False))
     inputs = tuple(
-        degrade(value, value.dtype, tf32_allowed=False).double()
+        degrade(value, working_type(value.dtype, precision), tf32_allowed=False).double()
         if isinstance(value, torch.Tensor) and value.is_floating_point()
         else value
         for value in case.inputs

@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from worker.judge.numerics.comparison import compare, degrade, slice_error, tolerance
+from problems.catalog import Precision
+from worker.judge.numerics.comparison import compare, degrade, slice_error, tolerance, working_type
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -106,6 +107,36 @@ class TestCompare:
         truth = right.double()
         assert compare(right, truth, right, FP32).passed
         assert compare(wrong, truth, right, FP32).reason == "1 of 100 integers differ"
+
+
+class TestWorkingType:
+    def test_a_policy_of_16_bits_loosens_float32_and_nothing_else(self) -> None:
+        half = Precision("bfloat16", tf32=True)
+        assert working_type(torch.float32, half) is torch.bfloat16
+        assert working_type(torch.float32, Precision("float16")) is torch.float16
+        assert working_type(torch.float32, Precision("float32", tf32=True)) is torch.float32
+        for dtype in (torch.float64, torch.float16, torch.bfloat16, torch.int64):
+            assert working_type(dtype, half) is dtype
+
+    def test_products_of_16_bit_factors_pass_under_it_and_those_of_8_bits_do_not(self) -> None:
+        left, right = normal(256, 512).float(), normal(512, 128, seed=1).float()
+        truth = left.double() @ right.double()
+        rough = degrade(left, torch.bfloat16, tf32_allowed=True), degrade(right, torch.bfloat16, tf32_allowed=True)
+        reject, _where = slice_error(rough[0].double() @ rough[1].double(), truth)
+        limit = tolerance(1e-7, reject, torch.bfloat16)
+        assert limit.sees_precision
+        for dtype in (torch.bfloat16, torch.float16):
+            found = (left.to(dtype).double() @ right.to(dtype).double()).float()
+            assert compare(found, truth, truth.float(), limit).passed
+            assert not compare(found, truth, truth.float(), tolerance(1e-7, 5e-4, torch.float32)).passed
+        eight = left.to(torch.float8_e4m3fn).double() @ right.to(torch.float8_e4m3fn).double()
+        assert not compare(eight.float(), truth, truth.float(), limit).passed
+
+    def test_the_bias_that_renormalised_rounding_leaves_is_no_fault_of_16_bit_arithmetic(self) -> None:
+        truth = normal(64, 512)
+        shrunk = (truth * (1 - 2e-5)).float()
+        assert not compare(shrunk, truth, truth.float(), tolerance(1e-7, 5e-3, torch.float32)).passed
+        assert compare(shrunk, truth, truth.float(), tolerance(1e-7, 1e-1, torch.bfloat16)).passed
 
 
 class TestDegrade:

@@ -7,6 +7,8 @@ autocast, times four, if that is more than the usual threshold.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from worker.judge.certificate.stage import bench_of
@@ -45,7 +47,7 @@ def _limit(case: Case, index: int, honest: torch.Tensor) -> Tolerance:
     if not honest.is_floating_point():
         return usual
     error, _where = slice_error(honest.to(torch.float64), case.truth[index])
-    return Tolerance(usual.accept_error, usual.reject_error, max(usual.threshold, _SLACK * error), usual.sees_precision)
+    return replace(usual, threshold=max(usual.threshold, _SLACK * error))
 
 
 def _copy(value: object) -> object:

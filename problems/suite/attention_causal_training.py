@@ -1,0 +1,47 @@
+"""Causal attention with grouped key and value heads as it is trained: the output and the gradients of Q, K and V."""
+
+# mypy: allow-untyped-defs
+
+import math
+
+import torch
+from torch import nn
+
+SPEC = {
+    "summary": "Causal softmax(Q K^T / sqrt(d)) V with grouped heads, forward and backward",
+    "op_family": "attention",
+    "workloads": [
+        {"name": "small", "for": "cpu", "params": {"batch": 1, "heads": 2, "kv_heads": 1, "length": 48, "dim": 16}},
+        {"name": "odd", "for": "cpu", "params": {"batch": 2, "heads": 3, "kv_heads": 1, "length": 37, "dim": 16}},
+        {"name": "large", "for": "cpu", "params": {"batch": 1, "heads": 4, "kv_heads": 2, "length": 96, "dim": 32}},
+        {"name": "short_bf16", "for": "gpu", "params": {"batch": 1, "length": 512, "dtype": "bfloat16"}},
+        {"name": "short_batch_bf16", "for": "gpu", "params": {"batch": 4, "length": 512, "dtype": "bfloat16"}},
+        {"name": "odd_fp16", "for": "gpu", "params": {"batch": 1, "length": 1021, "dtype": "float16"}},
+        {"name": "bf16", "for": "gpu", "params": {"batch": 1, "length": 2048, "dtype": "bfloat16"}},
+        {"name": "batch_bf16", "for": "gpu", "params": {"batch": 4, "length": 2048, "dtype": "bfloat16"}},
+        {"name": "long_bf16", "for": "gpu", "params": {"heads": 8, "kv_heads": 2, "length": 8192, "dtype": "bfloat16"}},
+    ],
+    "domains": {"q": "real", "k": "real", "v": "real"},
+    "precision": {"compute": "float32", "tf32": False},
+    "backward": True,
+}
+
+
+class Model(nn.Module):
+    def forward(self, q, k, v):
+        groups = q.shape[1] // k.shape[1]
+        k = k.repeat_interleave(groups, dim=1)
+        v = v.repeat_interleave(groups, dim=1)
+        scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+        length = q.shape[2]
+        hidden = torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1)
+        return torch.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1) @ v
+
+
+def get_inputs(batch=1, heads=32, kv_heads=8, length=128, dim=128, dtype="float32"):
+    shapes = [(batch, heads, length, dim), (batch, kv_heads, length, dim), (batch, kv_heads, length, dim)]
+    return [torch.randn(shape).to(getattr(torch, dtype)) for shape in shapes]
+
+
+def get_init_inputs():
+    return []
