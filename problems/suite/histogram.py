@@ -7,7 +7,7 @@ from torch import nn
 
 SPEC = {
     "summary": "Counts of integers below a bound, with a skewed distribution",
-    "op_family": "histogram",
+    "op_family": "scatter",
     "workloads": [
         {"name": "small", "for": "cpu", "params": {"count": 262144, "bins": 256, "dtype": "int64"}},
         {"name": "odd", "for": "cpu", "params": {"count": 300007, "bins": 1021, "dtype": "int64"}},

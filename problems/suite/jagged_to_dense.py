@@ -7,7 +7,7 @@ from torch import nn
 
 SPEC = {
     "summary": "Jagged rows of vectors padded or truncated to a dense tensor",
-    "op_family": "data movement",
+    "op_family": "movement",
     "workloads": [
         {"name": "small", "for": "cpu", "params": {"batch": 64, "total": 2048, "dim": 64, "length": 48}},
         {"name": "odd", "for": "cpu", "params": {"batch": 61, "total": 5003, "dim": 37, "length": 101}},

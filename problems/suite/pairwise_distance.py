@@ -7,7 +7,7 @@ from torch import nn
 
 SPEC = {
     "summary": "Euclidean distance of every row of x to every row of y",
-    "op_family": "distance",
+    "op_family": "matmul",
     "workloads": [
         {"name": "small", "for": "cpu", "params": {"left": 128, "right": 256, "dim": 64}},
         {"name": "odd", "for": "cpu", "params": {"left": 131, "right": 257, "dim": 77}},

@@ -10,7 +10,7 @@ from torch import nn
 
 SPEC = {
     "summary": "Values and indices of the k largest elements of each row, ties by the smaller index",
-    "op_family": "selection",
+    "op_family": "topk",
     "workloads": [
         {"name": "small", "for": "cpu", "params": {"rows": 32, "cols": 1024, "k": 8, "dtype": "float32"}},
         {"name": "odd", "for": "cpu", "params": {"rows": 29, "cols": 2039, "k": 17, "dtype": "float32"}},

@@ -7,7 +7,7 @@ from torch import nn
 
 SPEC = {
     "summary": "Contiguous copy of a batch of matrices with its last two dimensions swapped",
-    "op_family": "data movement",
+    "op_family": "movement",
     "workloads": [
         {"name": "small", "for": "cpu", "params": {"batch": 1, "rows": 512, "cols": 768, "dtype": "float32"}},
         {"name": "odd", "for": "cpu", "params": {"batch": 3, "rows": 509, "cols": 1021, "dtype": "float32"}},

@@ -29,7 +29,8 @@ class Model(nn.Module):
     def forward(self, scores, offsets):
         wide = torch.promote_types(scores.dtype, torch.float32)
         rows = offsets.shape[0] - 1
-        row = torch.repeat_interleave(torch.arange(rows, device=scores.device), offsets.diff())
+        numbers = torch.arange(rows, device=scores.device)
+        row = torch.repeat_interleave(numbers, offsets.diff(), output_size=scores.shape[0])
         x = scores.to(wide)
         top = x.new_full((rows,), float("-inf")).scatter_reduce(0, row, x, "amax")
         powers = torch.exp(x - top[row])
