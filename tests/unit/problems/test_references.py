@@ -65,7 +65,8 @@ def test_a_reference_builds_its_parameters_in_the_workloads_type(problem: Outlin
         floats = [each for each in called(module["get_inputs"], {"dtype": dtype}) if each.is_floating_point()]
         fixed = {torch.float32, torch.float8_e4m3fn}  # an optimizer's state, scales, what is quantised
         assert {each.dtype for each in floats} <= {getattr(torch, dtype)} | fixed
-        assert getattr(torch, dtype) in {each.dtype for each in (*floats, *model.parameters())}
+        held = {each.dtype for each in (*floats, *model.parameters())}
+        assert getattr(torch, dtype) in held or not held  # some have integers alone
 
 
 @pytest.mark.parametrize("problem", bundled().values(), ids=bundled())

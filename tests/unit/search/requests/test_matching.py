@@ -49,8 +49,7 @@ NEAREST = [
     ("layernorm with relu", "layernorm"),
     ("gradient of the embedding table", "embedding_grad_rmsnorm_backward"),
     ("softmax after a pooling layer", "softmax"),
-    ("conv2d with relu", "conv2d"),
-    ("swiglu", "sdpa_mlp"),
+    ("conv2d with relu", "conv_relu_pool"),
 ]
 NOTHING = ["log-softmax", "a poem about kernels", "instance normalization", ""]
 
