@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 SPEC = {
     "summary": "The last events of every row of a jagged batch, as values and lengths",
-    "op_family": "gather",
+    "op_family": "movement",
     "workloads": [
         {"name": "small", "for": "cpu", "params": {"batch": 64, "mean": 20, "width": 4, "keep": 16}},
         {"name": "odd", "for": "cpu", "params": {"batch": 61, "mean": 37, "width": 3, "keep": 19}},

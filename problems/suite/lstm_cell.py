@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 SPEC = {
     "summary": "One LSTM step: gates from two matrix products, new hidden and cell state",
-    "op_family": "recurrence",
+    "op_family": "matmul",
     "workloads": [
         {"name": "small", "for": "cpu", "params": {"batch": 16, "inner": 128, "hidden": 128}},
         {"name": "odd", "for": "cpu", "params": {"batch": 29, "inner": 101, "hidden": 131}},

@@ -7,7 +7,7 @@ from torch import nn
 
 SPEC = {
     "summary": "Jagged int64 ids mapped to rows through a table of ordered keys, missing ids to a default",
-    "op_family": "gather",
+    "op_family": "embedding",
     "workloads": [
         {"name": "small", "for": "cpu", "params": {"count": 20000, "keys": 1000, "space": 4000}},
         {"name": "odd", "for": "cpu", "params": {"count": 30011, "keys": 4099, "space": 9973}},

@@ -7,7 +7,7 @@ from torch import nn
 
 SPEC = {
     "summary": "Dense features bucketized by borders of their own and merged into one tensor of offset ids",
-    "op_family": "bucketize",
+    "op_family": "pointwise",
     "workloads": [
         {"name": "small", "for": "cpu", "params": {"rows": 128, "features": 8, "borders": 16}},
         {"name": "odd", "for": "cpu", "params": {"rows": 211, "features": 13, "borders": 29, "ragged": True}},

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 SPEC = {
-    "summary": "Sum along the last, contiguous dimension of a matrix",
+    "summary": "Row reduction, tree of partial sums: Sum along the last, contiguous dimension of a matrix",
     "op_family": "reduction",
     "workloads": [
         {"name": "small", "for": "cpu", "params": {"rows": 512, "cols": 2048, "dtype": "float32"}},

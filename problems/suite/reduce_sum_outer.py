@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 SPEC = {
-    "summary": "Sum along the first, strided dimension of a matrix",
+    "summary": "Column reduction, partial sums: Sum along the first, strided dimension of a matrix",
     "op_family": "reduction",
     "workloads": [
         {"name": "small", "for": "cpu", "params": {"rows": 2048, "cols": 512, "dtype": "float32"}},

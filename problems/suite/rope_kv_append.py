@@ -1,6 +1,6 @@
 """What comes before attention in serving: rotate queries and keys by position, and put keys and values into the cache.
 
-The cache is written where it lies, and is returned; every token has a slot of its own.
+New caches are returned: the old ones with the tokens written over, each of which has a slot of its own.
 """
 
 # mypy: allow-untyped-defs

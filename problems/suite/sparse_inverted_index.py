@@ -11,7 +11,7 @@ from torch import nn
 
 SPEC = {
     "summary": "Documents scored by the weighted posting lists of query terms, and the best k of each query",
-    "op_family": "scatter",
+    "op_family": "topk",
     "workloads": [
         {
             "name": "small",

@@ -100,7 +100,7 @@ def test_live_workers_say_which_hardware_is_meant(http: httpx2.Client, sessions:
 @pytest.mark.parametrize(
     ("fields", "pointer", "said"),
     [
-        ({"request": "conv2d with relu"}, "#/request", "no bundled problem is like it"),
+        ({"request": "instance normalization"}, "#/request", "no bundled problem is like it"),
         ({"request": "softmax in cuda on a cpu"}, "#/target/language", "on cpu use cpp or triton"),
         ({"request": "softmax", "target": {"hardware": "h100"}}, "#/target/hardware", "nvidia-h100"),
         ({"request": ""}, "#/request", "at least 1"),
@@ -131,7 +131,7 @@ def test_with_a_writer_the_matchers_proposal_stands_until_it_has_written(http: h
     answer = http.post(made["links"]["confirm"])
     assert (answer.status_code, answer.json()["type"]) == (409, "urn:kernelwright:error:not-proposed")
     assert http.get(made["links"]["self"], params={"wait": 0.6}).json()["state"] == "queued"
-    nothing = ask(http, "conv2d with relu", 202, writer="openai/gpt-5")
+    nothing = ask(http, "instance normalization", 202, writer="openai/gpt-5")
     assert nothing["proposal"] is None
 
 

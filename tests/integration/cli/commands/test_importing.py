@@ -175,7 +175,7 @@ def test_a_winner_leaves_as_definition_workloads_solution_and_traces(
 def test_the_other_dialect_is_a_folder_for_each_definition(
     kernelwright: Kernelwright, client: Client, history: History, tmp_path: Path
 ) -> None:
-    job = client.submit({"problem": "softmax", "target": {"hardware": "nvidia-h200", "language": "triton"}})
+    job = client.submit({"problem": "cumsum", "target": {"hardware": "nvidia-h200", "language": "triton"}})
     history.start(job["id"])
     candidate = history.evaluate(job["id"], verdict="build_error", timed=False, log="error: ...")
     options = ("--format", "sol-execbench", "--out", tmp_path / "bench", "--json")
