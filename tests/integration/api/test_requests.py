@@ -84,6 +84,7 @@ def test_a_near_problem_says_how_it_differs(http: httpx2.Client) -> None:
         "int8 was not set: a problem as a whole is not of this type, its file can name inputs that are",
     ]
     assert [each["name"] for each in proposal["alternatives"]] == [
+        "rmsnorm_2d_backward",
         "embedding_grad_rmsnorm_backward",
         "rmsnorm_quant_fp8",
     ]
