@@ -75,17 +75,22 @@ def _kill_backend(fleet: Fleet, fault: Fault) -> str:
 
 def _pause(fleet: Fleet, fault: Fault) -> str:
     pids = fleet.pids(fault.target)
+    fleet.paused[fault] = pids
     return f"{pause(pids)} processes" if pids else ""
 
 
 def _pause_child(fleet: Fleet, fault: Fault) -> str:
     """The pool process alone: its lease runs out while the worker's main process goes on saying that it lives."""
     pid = fleet.pid(fault.target)
-    return f"{pause(below(pid))} processes" if pid is not None else ""
+    pids = below(pid) if pid is not None else []
+    fleet.paused[fault] = pids
+    return f"{pause(pids)} processes" if pid is not None else ""
 
 
 def _resume(fleet: Fleet, fault: Fault) -> None:
-    resume(fleet.pids(fault.target))
+    """Whoever is there now, and who was there then: a backend that was paused while its postmaster was being killed is
+    nobody's child any more, and would hold the data folder's lock for ever."""
+    resume({*fleet.pids(fault.target), *fleet.paused.pop(fault, ())})
 
 
 def _flush(fleet: Fleet, fault: Fault) -> str:

@@ -11,7 +11,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -91,6 +91,8 @@ class Fleet:
         self.programs: dict[str, Program] = {}
         self.clocks: dict[str, Clock] = {}
         self.urls: list[str] = []
+        self.paused: dict[Hashable, list[int]] = {}
+        """The processes that a fault has stopped, by fault."""
         self.small_disk = False
         """Whether the scratch folder is a file system of its own, that can be filled."""
         self.secrets = Secrets(f"sk-canary-{secrets.token_hex(12)}", f"pw-canary-{secrets.token_hex(12)}", "")
@@ -261,6 +263,7 @@ class Fleet:
             clock.step(0)
         for name in ("postgres", "valkey", *self.programs):
             resume(self.pids(name))
+        resume(pid for pids in self.paused.values() for pid in pids)
 
     def stop_programs(self) -> None:
         """Stop all programs in good order; the servers go on."""
