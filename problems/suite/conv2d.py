@@ -83,7 +83,8 @@ class Model(nn.Module):
         padding = tuple(size // 2 for size in kernel)
         self.conv = nn.Conv2d(inner, outer, tuple(kernel), padding=padding, dtype=getattr(torch, dtype))
         if channels_last:
-            self.conv.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            weight = self.conv.weight.detach().to(memory_format=torch.channels_last)
+            self.conv.weight = nn.Parameter(weight)
 
     def forward(self, x):
         return self.conv(x)
