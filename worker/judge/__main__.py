@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 import structlog
+import torch
 
 from problems.catalog import ProblemError
 from worker.judge.referee import Referee
@@ -21,6 +23,9 @@ from worker.judge.report import EvaluationRequest
 from worker.judge.runners.processes import RefereeOptions, SandboxTooWeak
 from worker.judge.verdict import Fault, ReferenceFailed
 from worker.runner.kernel_calls import PR_SET_PDEATHSIG, prctl
+from worker.runner.memory import CudaDriverError
+
+_IDLE_S = 1.0
 
 
 def main() -> None:
@@ -40,12 +45,22 @@ def main() -> None:
     )
     referee = Referee(options)
     try:
-        for line in sys.stdin:
-            answer = _answer(referee, json.loads(line)) | {"crowded": referee.crowded}
+        while line := _next_line(referee):
+            answer = _answer(referee, json.loads(line)) | {"over": referee.lost}
             answers.write(json.dumps(answer) + "\n")
             answers.flush()
+            if answer["over"]:
+                break
+            referee.make_room(idle=False)
     finally:
         referee.close()
+
+
+def _next_line(referee: Referee) -> str:
+    """The next request; nothing when there will be none. While none comes, others may have this judge's memory."""
+    while not select.select([sys.stdin], [], [], _IDLE_S)[0]:
+        referee.make_room(idle=True)
+    return sys.stdin.readline()
 
 
 def _ask(referee: Referee, question: str, what: dict[str, Any]) -> dict[str, Any]:
@@ -70,6 +85,8 @@ def _answer(referee: Referee, request: dict[str, Any]) -> dict[str, Any]:
         return {"problem_error": str(refused)}
     except SandboxTooWeak as weak:
         return {"infra_error": str(weak)}
+    except (torch.OutOfMemoryError, CudaDriverError) as full:
+        return {"infra_error": f"the device has no memory left for this problem: {full}"}
     except Fault as fault:  # a fault outside a candidate's own judgement: the baselines' runner, the zygote
         return {"infra_error": f"{fault.reason}\n{fault.log[-2000:]}"}
 

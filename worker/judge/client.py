@@ -6,8 +6,8 @@
 One judge process serves one problem, so that one user's reference never shares a process with another's. The few used
 last stay alive: a judge holds its problem's truths and warm baselines, which take 5 to 30 s to make, and a worker that
 serves two jobs in turn would otherwise make them again for every candidate. On a GPU they hold its memory, up to 65 GB
-each for workloads of 400 MB: where little is left (`worker.judge.referee`), the others end before another starts. A
-judge that dies answers `infra_error`.
+each for workloads of 400 MB, and give it back when another judge waits for it (`worker.judge.room`). A judge that dies
+answers `infra_error`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,6 @@ class Judge:
         self._current: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
         self._aborted = False
-        self._crowded = False
 
     def __enter__(self) -> Judge:
         return self
@@ -124,20 +123,20 @@ class Judge:
             self._aborted = False
             process = self._current = self._process_for(problem_source)
         answer = _exchange(process, {"ask": question, "what": what})
-        failed = answer is None or "infra_error" in answer
+        ends = answer is None or "infra_error" in answer or answer["over"]
         with self._lock:
             self._current = None
-            self._crowded = answer is not None and answer.get("crowded", False)
-            if failed:
+            if ends:
                 self._processes.pop(problem_source, None)
         if answer is None:
             process.kill()
             _close_pipes(process)  # only now: closing under a reader in another thread is not safe
             raise JudgeFailed("the evaluation was aborted" if self._aborted else "the judge process died")
+        if ends:
+            self._stop(process)
         if "problem_error" in answer:
             raise ReferenceFailed(answer["problem_error"])
         if "infra_error" in answer:
-            self._stop(process)
             raise JudgeFailed(answer["infra_error"])
         return dict(answer["report"])
 
@@ -156,7 +155,7 @@ class Judge:
 
     def _process_for(self, problem_source: str) -> subprocess.Popen[str]:
         process = self._processes.pop(problem_source, None)
-        while process is None and self._processes and (self._crowded or len(self._processes) >= _KEPT_ALIVE):
+        while process is None and len(self._processes) >= _KEPT_ALIVE:
             self._stop(self._processes.popitem(last=False)[1])
         self._processes[problem_source] = process = process or self._start()
         return process

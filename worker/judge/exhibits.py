@@ -33,6 +33,16 @@ _LARGE_BYTES = {"cpu": 8 << 20, "cuda:0": 256 << 20}
 """Inputs above this get three cases: the fp64 truth of one 32 MiB workload costs 0.5 s on two cores."""
 
 
+_CONTEXT_BYTES = 3 << 30
+"""Of the judge, the candidate's runner, the baselines' and the zygote: 0.5 to 0.8 GB each."""
+_TRUTH_TIMES = 5
+"""The size of a 16-bit output's truth in fp64 and of eager's result, in outputs."""
+_GRAPHS = 3
+"""Modes of torch.compile that keep results in pools of their own."""
+_UNKNOWN_SHARE = 0.3
+"""Taken for a problem whose sizes only its values tell."""
+
+
 @dataclass(frozen=True, slots=True)
 class Exhibit:
     """One workload, ready to judge with."""
@@ -124,6 +134,28 @@ class Exhibits:
         if len(self.workloads) > 1 and largest.input_bytes <= _LARGE_BYTES[self.device]:
             found += make_layouts(largest.instance, largest.cases[0])[-1:]
         return found
+
+
+def expected_bytes(problem: Problem, hardware: str, device: str, *, compiled: bool) -> int:
+    """What judging this problem will take of a GPU's memory, at a guess: the judge's cases, two benches for each
+    workload, graphs of the `compiled` baselines, and the most that is alive on the way. Raises ReferenceFailed."""
+    total, kept, passing = _memory_of(device), _CONTEXT_BYTES, 0
+    for workload in problem.workloads(hardware):
+        found = problem.footprint(workload)
+        if found is None:
+            return int(_UNKNOWN_SHARE * total)
+        given, returned = found.inputs, found.outputs
+        if problem.spec.trains(workload):
+            given, returned = given + returned, given + returned + found.parameters
+        case = given + _TRUTH_TIMES * returned
+        count = _CASES if given <= _LARGE_BYTES[device] else _CASES_LARGE
+        cases = min(count * case, max(_CASES_LARGE * case, int(_CASE_SHARE * total)))
+        slots = max(_MIN_DEVICE_SLOTS, min(_MAX_DEVICE_SLOTS, int(_SLOT_SHARE * total) // max(1, given)))
+        bench = slots * given + 2 * found.parameters + 2 * returned + found.largest
+        kept += cases + (2 + _GRAPHS * compiled) * returned + 2 * bench
+        results = min(int(_RETAIN_SHARE * total), _MAX_DEVICE_SLOTS * returned)
+        passing = max(passing, results, 2 * found.wide + case)
+    return kept + passing
 
 
 def _memory_of(device: str) -> int:

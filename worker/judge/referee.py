@@ -7,6 +7,7 @@ request ► intake (parse) ► runner (load; builds by the broker) ► verify (`
 from __future__ import annotations
 
 import functools
+import gc
 import hashlib
 import random
 import secrets
@@ -26,7 +27,7 @@ from worker.judge.certificate.system import control
 from worker.judge.checks import provenance, sensitivity, settings, shapes, state, values
 from worker.judge.checks.values import judge_case
 from worker.judge.dynamics.check import Training
-from worker.judge.exhibits import Exhibits
+from worker.judge.exhibits import Exhibits, expected_bytes
 from worker.judge.generated import CodeReader
 from worker.judge.intake import intake, load
 from worker.judge.lease import DeviceLease
@@ -34,6 +35,7 @@ from worker.judge.physics.floor import PhysicsFloor
 from worker.judge.reference import admission
 from worker.judge.reference.problem import Problem
 from worker.judge.report import Evaluation, EvaluationRequest
+from worker.judge.room import Room
 from worker.judge.runners.bench import Contender, Workbench
 from worker.judge.runners.processes import Processes, RefereeOptions
 from worker.judge.runners.sessions import LOG_BYTES, Runner
@@ -48,9 +50,6 @@ from worker.profile.ladder import Profiler
 
 log = structlog.get_logger()
 
-_ROOM = 0.6
-"""Share of a GPU's memory that must be free before another judge is started beside this one: two judges of 400 MB
-problems took all 141 GB of an H200, and then runners found none."""
 _MACHINE = ("device", "cpu", "cores", "torch", "triton")
 """What a baseline's latency depends on beside the problem."""
 
@@ -64,6 +63,7 @@ class Referee:
         self._on_gpu = options.hardware != "cpu" and torch.cuda.is_available()
         self.device = "cuda:0" if self._on_gpu else "cpu"
         self._lease = DeviceLease(options.home / "run", _device_name(self._on_gpu))
+        self._room = Room(options.home / "run", _device_name(True), _memory()) if self._on_gpu else None
         self.processes = Processes(options, on_gpu=self._on_gpu)
         self._exhibits: Exhibits | None = None
         self._baselines: Baselines | None = None
@@ -124,17 +124,32 @@ class Referee:
     def admit(self, source: str, name: str, hardware: str) -> dict[str, Any]:
         """The admission test of a problem. Raises ProblemError or ReferenceFailed when it is not even a problem."""
         problem = Problem(source, name)
+        if self._on_gpu:
+            self._close_problem()
+            self._take_room(problem, hardware)
         with self._lease.shared():
             found = admission.admit(problem, hardware if self._on_gpu else "cpu", self.device, secrets.randbits(40))
         return found.to_json()
 
+    def make_room(self, *, idle: bool) -> None:
+        """Give the device's memory back if another judge waits for it: what the problem needs is made again with the
+        next candidate. `idle`: there is no candidate now."""
+        if self._room is not None and self._room.wanted(idle=idle):
+            self._close_problem()
+            gc.collect()
+            torch.cuda.empty_cache()
+            self._room.leave()
+
     @property
-    def crowded(self) -> bool:
-        """Whether the device has no room for another judge beside those that hold memory now."""
-        if not self._on_gpu:
-            return False
-        free, total = torch.cuda.mem_get_info()
-        return free < _ROOM * total
+    def lost(self) -> bool:
+        """Whether this process can use its device no more: a reference that reads out of bounds ends a context."""
+        if self._on_gpu:
+            try:
+                torch.cuda.synchronize()
+            except RuntimeError as broken:
+                log.warning("device.lost", reason=str(broken).partition("\n")[0])
+                return True
+        return False
 
     def close(self) -> None:
         """End every process of this judge."""
@@ -300,8 +315,15 @@ class Referee:
 
     def _prepare(self, request: EvaluationRequest, seed: int) -> Exhibits:
         problem = Problem(request.problem_source, request.problem_name)
+        self._take_room(problem, request.hardware)
         with self._lease.shared():
             return Exhibits(problem, request.hardware if self._on_gpu else "cpu", self.device, seed)
+
+    def _take_room(self, problem: Problem, hardware: str) -> None:
+        """Wait until the device's memory has room for this problem."""
+        if self._room is not None:
+            compiled = not self._options.eager_only
+            self._room.take(expected_bytes(problem, hardware, self.device, compiled=compiled))
 
     def _again(self, request: EvaluationRequest) -> Evaluation:
         """A second judgement that shares nothing with the first but the device: new seeds, parameters and processes."""
@@ -339,6 +361,10 @@ class Referee:
 
 def _secret_rng() -> random.Random:
     return random.Random(secrets.randbits(64))
+
+
+def _memory() -> int:
+    return int(torch.cuda.get_device_properties(0).total_memory)
 
 
 def _device_name(on_gpu: bool) -> str:

@@ -248,17 +248,16 @@ def test_a_reference_that_fails_is_the_problems_fault_not_the_candidates(judge: 
         judge.evaluate(EvaluationRequest("c", CPP, "broken", broken, "cpu", "cpp"))
 
 
-@pytest.mark.exhaustive
-def test_where_the_devices_memory_is_taken_judges_take_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    exchange = client._exchange
-    monkeypatch.setattr(client, "_exchange", lambda *what: (exchange(*what) or {}) | {"crowded": True})
-    other = PROBLEM.replace("torch.relu(x + self.bias)", "torch.relu(x - self.bias)")
+def test_a_judge_that_lost_its_device_answers_and_another_takes_its_place(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    exchange, over = client._exchange, iter([True, False])
+    monkeypatch.setattr(client, "_exchange", lambda *what: (exchange(*what) or {}) | {"over": next(over)})
     with Judge(JudgeOptions(home=tmp_path, hardware="cpu")) as judge:
-        before = len(_children())
-        for problem in (PROBLEM, other, PROBLEM):
-            report = judge.evaluate(EvaluationRequest("c", "class ModelNew(", "relu", problem, "cpu", "cpp"))
+        for _ in range(2):
+            report = judge.evaluate(EvaluationRequest("c", "class ModelNew(", "relu", PROBLEM, "cpu", "cpp"))
             assert report["verdict"] == "build_error"
-            assert len(_children()) == before + 1
+        assert next(over, None) is None
 
 
 def test_aborting_ends_an_evaluation_and_the_next_one_works(judge: Judge) -> None:

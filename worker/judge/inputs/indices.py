@@ -17,7 +17,10 @@ def indices(like: torch.Tensor, limit: int | None, family: str, generator: torch
     """Integers from 0 to below `limit` (or, without one, in the example's own range) in `like`'s shape.
 
     Negative examples are markers (an ignored target, a padded token): their places are moved, their values kept.
+    Raises ValueError where there is nothing to name: on a GPU an index into no rows ends the judge's context.
     """
+    if limit == 0 and like.numel():
+        raise ValueError(f"{like.numel()} indices and nothing that they could name")
     low = int(like.min())
     bound = max(limit if limit is not None else int(like.max()) + 1, 1)
     drawn = _draw(like.numel(), bound, family, generator, like.device)

@@ -25,6 +25,7 @@ from worker.judge.numerics.comparison import (
     element_error,
     forgiven,
     relaxed,
+    representable,
     slice_error,
     tolerance,
     widened,
@@ -264,9 +265,11 @@ def _limit(
     dtype, eager = eager.dtype, widened(eager)
     if not eager.is_floating_point():
         return Tolerance(0.0, 0.0, 0.0, sees_precision=True)
+    exact = representable(exact, dtype)
     accept, _where = slice_error(forgiven(eager, exact, eager), exact, hits)
     for other in others:
-        accept = max(accept, _ROUNDINGS * _rounding_error(other, exact, hits, dtype))
+        accept = max(accept, _ROUNDINGS * _rounding_error(representable(other, dtype), exact, hits, dtype))
+    broken = representable(broken, dtype)
     reject, _where = slice_error(forgiven(broken, exact, broken), exact, hits)
     return tolerance(accept, reject, working_type(dtype, precision))
 

@@ -9,6 +9,7 @@ import torch
 
 from problems.catalog import Precision
 from worker.judge.numerics.comparison import compare, degrade, slice_error, tolerance, working_type
+from worker.judge.numerics.truth import _limit
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -244,3 +245,38 @@ class TestEightBitFloats:
         lower = degrade(values, values.dtype, tf32_allowed=False).float()
         assert lower[:5].tolist() == [1.0, 1.0, 1.5, 2.0, -3.0]
         assert bool(lower[5].isnan())
+
+
+class TestOverflow:
+    """Sums of size 10^5 in fp16, which ends at 65,504."""
+
+    truth = 1e5 * normal(512, 512)
+    eager = truth.half()
+    limit = tolerance(1e-4, 0.5, torch.float16)
+
+    def test_an_eager_result_that_overflows_does_not_make_everything_right(self) -> None:
+        limit = _limit(self.truth, (self.eager,), self.truth * 1.25, None, Precision())
+        assert limit.threshold < 1e-2
+        wrong = torch.where(self.truth.abs() < 5e4, self.truth * 1.1, self.truth).half()
+        assert not compare(wrong, self.truth, self.eager, limit).passed
+
+    @pytest.mark.parametrize(("size", "accepted"), [(65_510.0, True), (65_600.0, True), (60_000.0, False)])
+    def test_near_the_end_either_side_of_it_is_right(self, size: float, accepted: bool) -> None:
+        truth = self.truth.clone()
+        truth[7, 7] = size
+        eager = truth.half()
+        other = eager.clone()
+        other[7, 7] = torch.inf if torch.isfinite(eager[7, 7]) else 65_504.0
+        assert compare(other, truth, eager, self.limit).passed == accepted
+        assert compare(eager, truth, eager, self.limit).passed
+
+    def test_with_the_right_sign(self) -> None:
+        truth = self.truth.clone()
+        truth[7, 7] = 65_510.0
+        other = truth.half()
+        other[7, 7] = -torch.inf
+        assert "sign" in compare(other, truth, truth.half(), self.limit).reason
+
+    def test_rows_of_no_elements_are_compared(self) -> None:
+        nothing = torch.zeros(64, 0, dtype=torch.float64)
+        assert compare(nothing.half(), nothing, nothing.half(), self.limit).passed

@@ -1,0 +1,139 @@
+"""Judges that share a device wait for each other's memory, in turn."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from worker.judge import room
+from worker.judge.room import Room
+
+TOTAL = 100 << 30
+
+OTHER = """
+import sys, pathlib, structlog
+from worker.judge.room import Room
+structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+room = Room(pathlib.Path(sys.argv[1]), "gpu", int(sys.argv[2]))
+room.take(int(sys.argv[3]))
+print("in", flush=True)
+sys.stdin.readline()
+room.leave()
+print("out", flush=True)
+sys.stdin.readline()
+"""
+
+
+class Other:
+    """A judge in another process."""
+
+    def __init__(self, folder: Path, nbytes: int) -> None:
+        arguments = [sys.executable, "-c", OTHER, str(folder), str(TOTAL), str(nbytes)]
+        self.process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def says(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def leave(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Room:
+    return Room(tmp_path, "gpu", TOTAL)
+
+
+def taken_within(room: Room, nbytes: int, limit_s: float) -> bool:
+    thread = threading.Thread(target=room.take, args=(nbytes,), daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    return not thread.is_alive()
+
+
+def test_whoever_is_alone_never_waits_whatever_it_asks_for(mine: Room) -> None:
+    assert taken_within(mine, 10 * TOTAL, 10)
+    assert taken_within(mine, 10 * TOTAL, 10)  # its own is given back first
+
+
+def test_two_that_fit_are_in_together_and_a_third_waits_until_one_leaves(mine: Room, tmp_path: Path) -> None:
+    mine.take(40 << 30)
+    second, third = Other(tmp_path, 40 << 30), None
+    try:
+        assert second.says() == "in"
+        assert not mine.wanted(idle=True)
+        third = Other(tmp_path, 40 << 30)
+        wait_until(lambda: mine.wanted(idle=True))
+        assert not mine.wanted(idle=False)  # at work: not before a minute is over
+        second.leave()
+        assert third.says() == "in"
+        assert not mine.wanted(idle=True)
+    finally:
+        for other in filter(None, (second, third)):
+            other.kill()
+
+
+def test_what_is_small_does_not_overtake_what_waits(mine: Room, tmp_path: Path) -> None:
+    mine.take(60 << 30)
+    large = Other(tmp_path, 60 << 30)
+    small = None
+    try:
+        wait_until(lambda: mine.wanted(idle=True))
+        small = Other(tmp_path, 1 << 30)
+        wait_until(lambda: len(json.loads((tmp_path / "gpu.json").read_text())) == 3)
+        time.sleep(4 * room._POLL_S)
+        assert [entry["held"] for entry in json.loads((tmp_path / "gpu.json").read_text())] == [True, False, False]
+        mine.leave()
+        assert large.says() == "in"
+        assert small.says() == "in"
+    finally:
+        for other in filter(None, (large, small)):
+            other.kill()
+
+
+def test_who_has_died_has_nothing(mine: Room, tmp_path: Path) -> None:
+    other = Other(tmp_path, TOTAL)
+    assert other.says() == "in"
+    other.kill()
+    assert taken_within(mine, TOTAL, 10)
+
+
+def test_after_a_minute_one_at_work_is_asked_to_leave(
+    mine: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "_PATIENCE_S", 0.5)
+    mine.take(TOTAL)
+    other = Other(tmp_path, TOTAL)
+    try:
+        wait_until(lambda: mine.wanted(idle=False))
+    finally:
+        other.kill()
+
+
+def test_one_who_has_nothing_has_nothing_to_leave(tmp_path: Path, mine: Room) -> None:
+    other = Other(tmp_path, TOTAL)
+    try:
+        assert other.says() == "in"
+        assert not mine.wanted(idle=True)
+    finally:
+        other.kill()
+
+
+def wait_until(true: Callable[[], bool], limit_s: float = 20.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

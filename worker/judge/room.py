@@ -1,0 +1,118 @@
+"""Room in a GPU's memory: judges that share a device wait for each other here, instead of running out of it.
+
+A judge says what its problem will need before it allocates any, and waits until that is free: first come, first
+served, and whoever is alone never waits. A judge that is idle, or has been at work for long, leaves when somebody
+waits. Without this, seven judges of the bundled problems on one H200 (140 GiB) left 40 of 59 without a verdict.
+
+The file beside the device's lock says who has how much. Entries of processes that died count for nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import structlog
+
+log = structlog.get_logger()
+
+_POLL_S = 0.2
+_SHARE = 0.94
+"""Of the device's memory that may be promised: contexts of their own, and what the estimates miss."""
+_PATIENCE_S = 60.0
+"""Whoever waits for longer is let in after the next answer, even if this judge has more to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What one process has, or waits for. Entries stand in the order in which they came."""
+
+    pid: int
+    born: str
+    """When the process began, by the system's clock: a process id is used again."""
+    nbytes: int
+    held: bool
+    since: float
+    """Unix time."""
+
+
+class Room:
+    """This process's part in a device's memory."""
+
+    def __init__(self, folder: Path, device_name: str, total: int) -> None:
+        """`total`: bytes of the device's memory."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / f"{device_name}.room"
+        self._total = int(_SHARE * total)
+        self._pid, self._born = os.getpid(), _born(os.getpid())
+
+    def take(self, nbytes: int) -> None:
+        """Wait until so many bytes are free, and have them; what this process had before is given back first."""
+        began = time.monotonic()
+        mine = _Entry(self._pid, self._born, min(nbytes, self._total), held=False, since=time.time())
+        with self._entries() as entries:
+            entries[:] = [*self._others(entries), mine]
+        while not self._let_in():
+            time.sleep(_POLL_S)
+        if (waited_s := time.monotonic() - began) > 1:
+            log.info("room.waited", waited_s=round(waited_s, 1), gib=round(nbytes / (1 << 30), 1))
+
+    def leave(self) -> None:
+        """Give back what this process has."""
+        with self._entries() as entries:
+            entries[:] = self._others(entries)
+
+    def wanted(self, *, idle: bool) -> bool:
+        """Whether somebody waits: at all where this process is `idle`, else for longer than a minute."""
+        with self._entries() as entries:
+            patience_s = 0.0 if idle else _PATIENCE_S
+            held = any(entry.held for entry in entries if self._is_mine(entry))
+            return held and any(not entry.held and time.time() - entry.since > patience_s for entry in entries)
+
+    def _let_in(self) -> bool:
+        """Have what this process waits for, if it is its turn and there is room."""
+        with self._entries() as entries:
+            taken = sum(entry.nbytes for entry in entries if entry.held)
+            for place, entry in enumerate(entries):
+                if entry.held:
+                    continue
+                fits = not taken or taken + entry.nbytes <= self._total
+                if self._is_mine(entry) and fits:
+                    entries[place] = replace(entry, held=True)
+                return self._is_mine(entry) and fits
+            raise RuntimeError(f"{self._path} lost the entry of process {self._pid}: was it removed?")
+
+    def _others(self, entries: list[_Entry]) -> list[_Entry]:
+        return [entry for entry in entries if not self._is_mine(entry)]
+
+    def _is_mine(self, entry: _Entry) -> bool:
+        return (entry.pid, entry.born) == (self._pid, self._born)
+
+    @contextmanager
+    def _entries(self) -> Iterator[list[_Entry]]:
+        """The entries of living processes, to be changed: nobody else reads or writes them meanwhile."""
+        kept = self._path.with_suffix(".json")
+        with self._path.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            found = [_Entry(**entry) for entry in json.loads(kept.read_text() if kept.exists() else "[]")]
+            entries = [entry for entry in found if _born(entry.pid) == entry.born]
+            yield entries
+            if entries != found:
+                partial = kept.with_suffix(".part")  # whoever is killed while writing leaves the old one
+                partial.write_text(json.dumps([asdict(entry) for entry in entries]))
+                partial.replace(kept)
+
+
+def _born(pid: int) -> str:
+    """The start of a process in clock ticks after the machine's, or nothing where there is none."""
+    with contextlib.suppress(OSError):
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        return stat.rsplit(")", 1)[1].split()[19]
+    return ""
