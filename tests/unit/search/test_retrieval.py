@@ -66,6 +66,7 @@ def test_a_problem_finds_facts_of_its_family_hardware_and_language(name: str, ha
     problem = bundled()[name]
     found = [facts()[hit.id] for hit in INDEX.search(query_of(problem, hardware, language), 5, 2)]
     assert len(found) == 5
+    # Facts of other families that name the very operation come before the third of these two.
     wanted = min(2 if problem.op_family in ("scan", "movement") else 3, len(known_of(problem, hardware, language)))
     assert sum(problem.op_family in fact.op_families for fact in found) >= wanted
     for fact in found:
@@ -73,11 +74,29 @@ def test_a_problem_finds_facts_of_its_family_hardware_and_language(name: str, ha
         assert not fact.languages or language in fact.languages, fact.id
 
 
+SCARCE = {
+    ("convolution", "cpp"): 2,
+    ("scatter", "cuda"): 2,
+    ("topk", "triton"): 1,
+    ("topk", "cuda"): 1,
+    ("topk", "cpp"): 0,
+}
+"""Families and languages of which fewer than three facts are known, and how many; of all others three or more are."""
+
+
+def test_facts_are_scarce_nowhere_else() -> None:
+    known = {
+        (problem.op_family, language): len(known_of(problem, hardware, language))
+        for problem, (hardware, language) in itertools.product(bundled().values(), TARGETS)
+    }
+    assert {which: count for which, count in known.items() if count < 3} == SCARCE
+
+
 def test_the_words_alone_find_the_family_of_at_least_95_percent() -> None:
     met = []
     for problem, (hardware, language) in itertools.product(bundled().values(), TARGETS):
-        if not known_of(problem, hardware, language):
-            continue
+        if SCARCE.get((problem.op_family, language)) == 0:
+            continue  # there is nothing to find
         found = INDEX.search(query_of(problem, hardware, language, op_family=None), 5, 2)
         met.append(any(problem.op_family in facts()[hit.id].op_families for hit in found))
     assert sum(met) / len(met) >= 0.95

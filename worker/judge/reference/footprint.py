@@ -59,13 +59,14 @@ def estimate(call: Callable[[str], Any], model: Callable[..., torch.nn.Module]) 
 
     `call` calls get_init_inputs and get_inputs by name with the workload's parameters; `model` is the Model class.
     """
-    for drawn in (torch.device("meta"), _SmallOnesReal()):
+    small_ones_real = _SmallOnesReal()  # type: ignore[no-untyped-call]  # torch gives it no types
+    for drawn in (torch.device("meta"), small_ones_real):
         # Any failure here is a failure of the estimate, never of the reference: that one is run for real afterwards.
         with contextlib.suppress(Exception, SystemExit), torch.random.fork_rng([]), drawn, torch.no_grad():
             made = model(*call("get_init_inputs"))
             inputs = call("get_inputs")
             given = list(_tensors([*inputs, *made.parameters(), *made.buffers()]))
-            if not isinstance(drawn, _SmallOnesReal) and not all(value.is_meta for value in given):
+            if drawn is not small_ones_real and not all(value.is_meta for value in given):
                 return None
             return _counted(made, inputs)
     return None
@@ -107,11 +108,8 @@ class _Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
-class _SmallOnesReal(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _SmallOnesReal(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives it no types
     """Tensors above `_REAL_BYTES`, and all that is computed from them, have no values; the others are the CPU's."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -14,7 +14,7 @@ import pytest
 
 from problems.catalog import bundled
 from search import tunables
-from tests.unit.builtin.references import BY_NAME, REFERENCES
+from tests.unit.builtin.references import BY_NAME, RECOGNISED, REFERENCES
 from worker.builtin.expressions import Unmatched
 from worker.builtin.families import recognise
 from worker.builtin.triton import RECIPES, write_candidate
@@ -97,18 +97,6 @@ def test_products_of_half_precision_go_through_the_copy_engine_and_stay_right() 
     rows = run("tests.support.interpreted", [{"name": "half", "source": HALF_PRODUCT}])
     assert {row["candidate"] for row in rows} == {"half_matmul_descriptors", "half_matmul_tiles"}
     assert not [row for row in rows if not row["error"] <= row["limit"]]
-
-
-# Those of the suite that a recipe recognises on a GPU, and the family that it takes them for first.
-RECOGNISED = {
-    "attention_causal": "attention", "attention_causal_training": "attention",
-    "batched_small_gemm": "matmul", "matmul_bias_gelu": "matmul", "matmul_skinny": "matmul",
-    "batchnorm_inference_act": "pointwise", "bias_gelu_scale_residual": "pointwise", "geglu": "pointwise",
-    "swiglu": "pointwise",
-    "cumsum": "scan", "kl_div_distillation": "full_reduction",
-    "layernorm": "rowwise", "reduce_sum_inner": "rowwise", "rmsnorm_residual": "rowwise", "softmax": "rowwise",
-    "reduce_sum_outer": "column_reduction", "transpose_copy": "transpose",
-}  # fmt: skip
 
 
 def unsmoothed_cross_entropy() -> str:
