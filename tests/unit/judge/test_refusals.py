@@ -57,7 +57,7 @@ class TestForward:
             ("import _socket; _socket.getaddrinfo('example.org', 80)", "line 11: forward failed: it opens a network"),
             ("import urllib.request as u; u.urlopen('http://example.org/w.bin')", "network connection .*example.org"),
             (
-                "return torch.zeros((1 << 50) + int(x[0, 0]))",
+                "return torch.zeros((1 << 50) + int(torch.ones(1 << 19)[0]))",  # too many values for an estimate
                 "line 11: forward failed: it needs more memory than there is",
             ),
         ],
