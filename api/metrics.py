@@ -32,7 +32,7 @@ UNMATCHED: Final = "unmatched"
 
 # A time stamp beside each counter would double the series, and Prometheus has no use for it. The library
 # gives this function no types.
-disable_created_metrics()  # type: ignore[no-untyped-call]
+disable_created_metrics()  # type: ignore[no-untyped-call]  # the library gives it no types
 
 _WAITS: Final = re.compile(rb"(?:^|&)wait=")
 
@@ -48,7 +48,7 @@ class ServiceMetrics:
         self.registry.register(self.gauges)
         counted = self.registry
         if DIRECTORY in os.environ:  # one of several processes on one port: a scrape of any of them tells of all
-            MultiProcessCollector(self.registry)  # type: ignore[no-untyped-call]
+            MultiProcessCollector(self.registry)  # type: ignore[no-untyped-call]  # the library gives it no types
             counted = CollectorRegistry()
         else:
             ProcessCollector(namespace="kernelwright", registry=self.registry)

@@ -196,7 +196,7 @@ class _Reader:
         return str(value)
 
     def keys(self, path: tuple[object, ...], known: Iterable[str]) -> list[str]:
-        found: list[str] = list(self.typed(path, dict))  # type: ignore[call-overload]
+        found: list[str] = list(self.typed(path, dict))  # type: ignore[call-overload]  # a dict, says typed
         for key in found:
             if key not in known:
                 raise self.refuse((*path, key), f'{self.name(path)} has no key "{key}": it knows {", ".join(known)}')
@@ -275,7 +275,7 @@ def _param(reader: _Reader, path: tuple[object, ...], value: object) -> Param:
 
 
 def _domains(reader: _Reader) -> dict[str, Domain]:
-    names: list[str] = list(reader.typed(("domains",), dict))  # type: ignore[call-overload]
+    names: list[str] = list(reader.typed(("domains",), dict))  # type: ignore[call-overload]  # a dict, says typed
     return {name: _domain(reader, ("domains", name)) for name in names}
 
 
@@ -317,7 +317,7 @@ def _seat(reader: _Reader) -> SeatSpec:
 
 def _library(reader: _Reader) -> dict[str, str]:
     path = ("library",)
-    names: list[str] = list(reader.typed(path, dict))  # type: ignore[call-overload]
+    names: list[str] = list(reader.typed(path, dict))  # type: ignore[call-overload]  # a dict, says typed
     for name in names:
         if not _LIBRARY_NAME.fullmatch(name):
             raise reader.refuse((*path, name), f'the library op "{name}": a name is small letters, digits and _')

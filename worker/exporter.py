@@ -46,7 +46,7 @@ def exporter_app(directory: str, token: SecretStr | None) -> WSGIApplication:
     """The metrics of what was counted below this directory, for those who may read them (`db.scraping`)."""
     registry = CollectorRegistry()
     # The library gives it no types.
-    MultiProcessCollector(registry, path=directory)  # type: ignore[no-untyped-call]
+    MultiProcessCollector(registry, path=directory)  # type: ignore[no-untyped-call]  # the library gives it no types
     metrics: WSGIApplication = make_wsgi_app(registry)
 
     def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:

@@ -35,7 +35,7 @@ def _place() -> str:
 
 
 if os.environ.get(DIRECTORY):
-    values.ValueClass = values.MultiProcessValue(process_identifier=_place)  # type: ignore[no-untyped-call]
+    values.ValueClass = values.MultiProcessValue(process_identifier=_place)  # type: ignore[no-untyped-call]  # the library gives it no types
 
 _LONG_S: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600)
 

@@ -15,7 +15,7 @@ import torch
 
 from problems.catalog import bundled
 from tests.support.interpreted import LIMITS, SMALL, Case, load
-from tests.unit.builtin.references import REFERENCES
+from tests.unit.builtin.references import RECOGNISED, REFERENCES
 from worker.builtin import cuda, triton
 from worker.builtin.expressions import Unmatched
 from worker.builtin.families import recognise
@@ -76,9 +76,8 @@ def test_small_shapes(reference: object, language: str, tmp_path: Path) -> None:
 
 FULL = [
     pytest.param(problem.source, problem.name, workload, id=f"{problem.name}-{workload.name}")
-    for problem in bundled().values()
+    for problem in (bundled()[name] for name in RECOGNISED)
     for workload in problem.spec.workloads_for(HARDWARE)
-    if "dtype" in workload.params and not problem.spec.backward
 ]
 
 
@@ -88,7 +87,7 @@ def test_full_size(source: str, name: str, workload: object, language: str, tmp_
     params: dict[str, object] = workload.params  # type: ignore[attr-defined]
     with torch.device("cuda"):
         case = Case(source, Workload("full", tuple(params.items())))
-    dtype = getattr(torch, str(params["dtype"]))
+    dtype = getattr(torch, str(params.get("dtype", "float32")))
     honest = case.own_error(dtype, "cuda")
     problems = [
         worst(case, candidate, dtype, False, honest) for candidate in candidates(source, name, language, tmp_path)

@@ -24,24 +24,25 @@ import torch
 from tests.support.interpreted import HARDWARE, load
 from worker.builtin.expressions import Unmatched
 from worker.builtin.families import recognise
-from worker.builtin.trace import call_accepting, load_source, workloads
+from worker.builtin.trace import TraceError, call_accepting, load_source, workloads
 from worker.builtin.triton import RECIPES, write_candidate
 from worker.runner.triton_record import recording
 
 
 def compile_all(name: str, source: str, folder: Path) -> Iterator[dict[str, Any]]:
-    """Compile every recipe that fits the reference, on its first workload."""
+    """Compile every recipe that the menu offers for the reference, on its first workload."""
+    try:
+        matches = recognise(source, HARDWARE, name)
+    except TraceError:
+        return  # no recipe is offered for it; so are all whose sizes follow from drawn values
+    if not matches:
+        return
     params = dict(workloads(source, HARDWARE)[0].params)
     namespace = load_source(source)
     init = call_accepting(namespace["get_init_inputs"], params)
-    try:
-        with torch.device("meta"):
-            inputs = call_accepting(namespace["get_inputs"], params)
-    except RuntimeError as error:
-        if "on meta tensors" not in str(error):
-            raise
-        return  # sizes that follow from drawn values are not known without memory
-    for match in recognise(source, HARDWARE, name):
+    with torch.device("meta"):
+        inputs = call_accepting(namespace["get_inputs"], params)
+    for match in matches:
         for recipe in (recipe for recipe in RECIPES if recipe.family == match.family):
             try:
                 candidate = load(write_candidate(recipe, match, source), f"{name}_{recipe.name}", folder)
@@ -50,7 +51,7 @@ def compile_all(name: str, source: str, folder: Path) -> Iterator[dict[str, Any]
             with recording("sm_90a") as record, torch.device("meta"), torch.no_grad():
                 candidate.ModelNew(*init)(*inputs)
             for kernel in record.kernels.values():
-                yield {"candidate": f"{name}_{recipe.name}", "recipe": recipe.name, **asdict(kernel)}
+                yield {"problem": name, "family": match.family, "recipe": recipe.name, **asdict(kernel)}
 
 
 def main() -> None:

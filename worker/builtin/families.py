@@ -6,7 +6,8 @@ A family is a dataclass of *bindings*: everything a recipe needs, and nothing of
 - `Operand.text` and `Number.text` are Python expressions for `ModelNew.forward`, where the reference's argument names
   and `self` are in scope. A `Number` with `is_literal` false must be computed at run time.
 - `dims` counts trailing dimensions taken together: a row is `x.shape[-dims:]` flattened.
-- dtypes are not bound: workloads may differ in them. Compute in float32 and return the input's dtype.
+- dtypes are not bound: workloads may differ in them. Compute in float32 and return the input's dtype. Floats of 8 bits
+  or fewer match nothing, neither as inputs nor as results nor on the way.
 - No binding depends on a size; a candidate must work for every shape of that rank.
 - `Match.examples` tells the shapes of each workload, to choose good first values of tunables.
 

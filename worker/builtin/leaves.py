@@ -112,11 +112,16 @@ class Leaves:
         return (*pieces, *suffix), leaf, is_view or bool(suffix)
 
 
+FLOATS = frozenset({"float", "float16", "bfloat16", "float32", "float64"})
+"""The floating types that torch promotes (`float` is a Python number's). It promotes no float of 8 bits or fewer, and a
+cast to one rounds to three bits of mantissa or two, which no recipe does."""
+
+
 def dtype_kind(dtype: str) -> Kind:
-    """float, int or bool. Raises Unmatched for complex and quantised types."""
+    """float, int or bool. Raises Unmatched for complex and quantised types, 8-bit floats among them."""
     if dtype == "bool":
         return "bool"
-    if dtype.startswith(("float", "bfloat")):
+    if dtype in FLOATS:
         return "float"
     if dtype.startswith(("int", "uint")):
         return "int"

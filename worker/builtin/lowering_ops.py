@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 
 from worker.builtin.expressions import Number, Unmatched, constant
+from worker.builtin.leaves import dtype_kind
 from worker.builtin.lowering import HANDLERS, Item, Lowering, Value, register
 from worker.builtin.trace import Arg, Node, Ref
 
@@ -263,7 +264,7 @@ def _dropout(lowering: Lowering, node: Node) -> Item:
 @register("to", "_to_copy", "type_as", "contiguous", "clone", "detach", "alias", "float")
 def _same(lowering: Lowering, node: Node) -> Item:
     value = lowering.item(node.args[0])
-    if node.dtype.startswith(("int", "uint")):
+    if dtype_kind(node.dtype) == "int":
         raise Unmatched("a cast to an integer type")
     truth = isinstance(value, Value) and lowering.steps[value.step].truth
     if truth and node.dtype != "bool":

@@ -478,3 +478,14 @@ NUMBER_ARGUMENT = make(
     "number_argument", "pointwise", forward("return x * s + 2.0", "x, s"), f"{_X}, 2.0", "b, n", *_WIDE
 )
 """A reference whose forward takes a plain number; the number equals a constant of the code."""
+
+RECOGNISED = {
+    "attention_causal": "attention", "attention_causal_training": "attention",
+    "batched_small_gemm": "matmul", "matmul_bias_gelu": "matmul", "matmul_skinny": "matmul",
+    "batchnorm_inference_act": "pointwise", "bias_gelu_scale_residual": "pointwise", "geglu": "pointwise",
+    "swiglu": "pointwise",
+    "cumsum": "scan", "kl_div_distillation": "full_reduction",
+    "layernorm": "rowwise", "reduce_sum_inner": "rowwise", "rmsnorm_residual": "rowwise", "softmax": "rowwise",
+    "reduce_sum_outer": "column_reduction", "transpose_copy": "transpose",
+}  # fmt: skip
+"""Those of the bundled suite that a recipe recognises on a GPU, and the family whose recipes it is offered."""

@@ -98,6 +98,60 @@ def test_what_is_not_known_is_not_forced_into_a_family() -> None:
     assert recognise(source, "cpu") == ()
 
 
+EIGHT_BIT_FLOATS = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def forward(self, x, y):
+        {body}
+
+def get_inputs():
+    return [torch.randn(32, 16).to(torch.{dtype}), torch.randn(16, 16)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize(
+    ("body", "family"),
+    [
+        ("return x.to(y.dtype) @ y", "matmul"),
+        ("return x.to(y.dtype) * 2", "pointwise"),
+        ("return x.t().contiguous()", "transpose"),
+    ],
+)
+def test_eight_bit_floats_as_inputs_match_nothing(body: str, family: str, dtype: str) -> None:
+    assert recognise(EIGHT_BIT_FLOATS.format(body=body, dtype="float16"), "cpu")[0].family == family
+    assert recognise(EIGHT_BIT_FLOATS.format(body=body, dtype=dtype), "cpu") == ()
+
+
+@pytest.mark.parametrize(
+    ("body", "family"),
+    [
+        ("return (y * 2).to(torch.float8_e4m3fn)", "pointwise"),
+        ("return torch.softmax(y, -1).to(torch.float8_e5m2)", "softmax"),
+        ("return (y @ y).to(torch.float8_e4m3fn)", "matmul"),
+        # A recipe drops casts between floats; this one rounds.
+        ("return (y * 2).to(torch.float8_e4m3fn).float()", "pointwise"),
+        ("return y.to(torch.float8_e4m3fn).float() * 2", "pointwise"),
+    ],
+)
+def test_eight_bit_floats_as_results_or_on_the_way_match_nothing(body: str, family: str) -> None:
+    source = EIGHT_BIT_FLOATS.format(body=body, dtype="float32")
+    wide = source.replace("float8_e4m3fn", "float16").replace("float8_e5m2", "float16")
+    assert recognise(wide, "cpu")[0].family == family
+    assert recognise(source, "cpu") == ()
+
+
+@pytest.mark.parametrize("problem", ["gemm_w8a8_fp8", "rmsnorm_quant_fp8"])
+@pytest.mark.parametrize("hardware", ["cpu", "nvidia-h100"])
+def test_bundled_problems_of_eight_bit_floats_match_nothing(problem: str, hardware: str) -> None:
+    assert recognise((PROBLEMS / f"{problem}.py").read_text(), hardware) == ()
+
+
 @pytest.mark.parametrize(
     ("body", "complaint"),
     [

@@ -11,6 +11,7 @@ import torch
 from problems.catalog import bundled
 from worker.judge.reference import footprint
 from worker.judge.reference.blame import blame
+from worker.judge.reference.footprint import _tensors
 from worker.judge.reference.problem import Problem, call_reference
 from worker.judge.reference.randomness import random_call, refuse_random
 from worker.judge.verdict import ReferenceFailed
@@ -41,7 +42,8 @@ def instance_of(given: Problem):  # type: ignore[no-untyped-def]
     return given.instance(given.workloads("cpu")[0], "cpu", seed=1)
 
 
-BY_VALUES = {"histogram", "batch_event_truncate", "merge_bucketized_dense", "moe_grouped_gemm", "sparse_inverted_index"}
+# Those of the suite whose sizes follow from values: of lists, of lengths, of an expert's share.
+BY_VALUES = ("histogram", "batch_event_truncate", "merge_bucketized_dense", "moe_grouped_gemm", "sparse_inverted_index")
 
 
 class TestForward:
@@ -55,7 +57,7 @@ class TestForward:
             ("import _socket; _socket.getaddrinfo('example.org', 80)", "line 11: forward failed: it opens a network"),
             ("import urllib.request as u; u.urlopen('http://example.org/w.bin')", "network connection .*example.org"),
             (
-                "return torch.zeros((1 << 50) + int(x[0, 0]))",
+                "return torch.zeros((1 << 50) + int(torch.ones(1 << 19)[0]))",  # too many values for an estimate
                 "line 11: forward failed: it needs more memory than there is",
             ),
         ],
@@ -122,18 +124,45 @@ class TestSize:
         assert (found.inputs, found.parameters, found.outputs) == (96, 48, 96)
         assert found.needed > 3 * 96
 
-    def test_a_reference_that_reads_values_is_not_estimated_and_still_runs(self) -> None:
-        given = problem("return x * float(x.sum())")
-        assert instance_of(given).like[0].shape == (64, 8)
+    def test_a_reference_that_reads_many_values_is_not_estimated_and_still_runs(self) -> None:
+        given = problem("return x * float(x.sum())", "return [torch.rand(1 << 16, 8)]")
+        assert given.footprint(given.workloads("cpu")[0]) is None
+        assert instance_of(given).like[0].shape == (1 << 16, 8)
 
-    # Those whose sizes follow from their values cannot be run without values.
-    @pytest.mark.parametrize("name", sorted(set(bundled()) - BY_VALUES))
+    def test_sizes_that_follow_from_few_values_are_told_without_allocating_what_is_large(self) -> None:
+        inputs = "n = torch.tensor([1 << 21, 1 << 22]); return [torch.rand(int(n.sum()), 1 << 20)]"
+        with pytest.raises(ReferenceFailed, match=r"does not fit cpu: .*\(inputs 24,576.0 GiB"):
+            instance_of(problem("return x * 2", inputs))
+
+    def test_what_is_written_into_values_without_having_any_is_not_taken_for_a_size(self) -> None:
+        large = "many = torch.rand(1 << 20).sum(); few = torch.ones(1, dtype=torch.int64); few += many.long()"
+        given = problem("return x * 2", f"{large}; return [torch.rand(int(few), 8)]")
+        assert given.footprint(given.workloads("cpu")[0]) is None
+
+    def test_an_estimate_draws_nothing_from_the_judges_generator(self) -> None:
+        given = problem("return x * 2", "return [torch.rand(int(torch.randint(3, 9, (1,))), 8)]")
+        before = torch.random.get_rng_state()
+        assert given.footprint(given.workloads("cpu")[0]) is not None
+        assert torch.equal(torch.random.get_rng_state(), before)
+
+    @pytest.mark.parametrize("name", bundled())
     def test_every_bundled_workload_has_an_estimate(self, name: str) -> None:
         given = Problem(bundled()[name].source, name)
         for workload in given.spec.workloads:
             found = given.footprint(workload)
             assert found is not None
             assert 0 < found.needed < 80 << 30
+
+    @pytest.mark.parametrize("name", BY_VALUES)
+    def test_an_estimate_by_values_is_what_the_reference_takes_and_gives(self, name: str) -> None:
+        given = Problem(bundled()[name].source, name)
+        for workload in given.workloads("cpu"):
+            found, made = given.footprint(workload), given.instance(workload, "cpu", seed=1)
+            assert found is not None
+            inputs = given._call("get_inputs", workload)
+            outputs = call_reference(made.model, inputs)
+            assert found.inputs == sum(each.nbytes for each in inputs)
+            assert found.outputs == sum(each.nbytes for each in _tensors(outputs))
 
 
 class TestTime:

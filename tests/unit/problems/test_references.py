@@ -18,6 +18,19 @@ CASES = [
     for workload in problem.spec.workloads_for("cpu")
 ]
 
+QUANTISED = {("rmsnorm_quant_fp8", 0), ("silu_mul_quant", 0)}
+"""The outputs that are 8-bit floats, by problem and place."""
+FIXED: dict[str, set[torch.dtype]] = {
+    "gemm_w8a8_fp8": {torch.float8_e4m3fn, torch.float32},  # both factors quantised, with their scales
+    "map_id": set(),  # integers alone
+    "merge_bucketized_dense": {torch.float32},
+    "sparse_inverted_index": set(),
+    "triangle_multiplicative_update": {torch.float32},  # as its public competition stores them
+}
+"""The types of the floating inputs where they do not follow the workload's."""
+BESIDE = {"adamw_multi_tensor": {torch.float32}, "top_p_sampling": {torch.float32}}
+"""Types beside the workload's: of an optimizer's state, of the numbers that a sample is drawn with."""
+
 
 def load(problem: Outline) -> dict[str, Any]:
     namespace: dict[str, Any] = {"__name__": problem.name}
@@ -42,31 +55,36 @@ def test_a_reference_agrees_with_itself_in_float64(problem: Outline, workload: W
         truth = copy.deepcopy(model).double()(*(each.double() if each.is_floating_point() else each for each in inputs))
     stored = str(workload.params.get("dtype", "float32"))
     limit = 1e-4 if stored == "float32" else 2e-2
-    for each, exact in zip(
-        *(result if isinstance(result, tuple) else (result,) for result in (found, truth)), strict=True
-    ):
+    outputs = zip(*(result if isinstance(result, tuple) else (result,) for result in (found, truth)), strict=True)
+    for place, (each, exact) in enumerate(outputs):
         if not each.is_floating_point():
             assert torch.equal(each, exact)
-            continue
-        quantised = each.dtype is torch.float8_e4m3fn
-        assert quantised or each.dtype in (getattr(torch, stored), torch.float32)
-        assert exact.dtype is (torch.float8_e4m3fn if quantised else torch.float64)
-        near = 0.125 if quantised else limit  # a number on the edge may become its neighbour
-        torch.testing.assert_close(each.double(), exact.double(), rtol=near, atol=near)
+        elif (problem.name, place) in QUANTISED:
+            assert each.dtype is exact.dtype is torch.float8_e4m3fn
+            assert_on_the_same_grid(each.double(), exact.double())
+        else:
+            assert each.dtype is getattr(torch, stored)
+            assert exact.dtype is torch.float64
+            torch.testing.assert_close(each.double(), exact, rtol=limit, atol=limit)
+
+
+def assert_on_the_same_grid(found: torch.Tensor, truth: torch.Tensor) -> None:
+    """A number on the edge between two of e4m3 may become its neighbour, an eighth away or one subnormal; none of
+    65,536 and more did, one in a thousand may."""
+    torch.testing.assert_close(found, truth, rtol=1 / 8, atol=2**-9)
+    assert int((found != truth).sum()) <= found.numel() / 1000
 
 
 @pytest.mark.parametrize("problem", bundled().values(), ids=bundled())
 def test_a_reference_builds_its_parameters_in_the_workloads_type(problem: Outline) -> None:
     module = load(problem)
-    stored = inspect.signature(module["get_inputs"]).parameters.get("dtype")
-    for dtype in ("float32", "bfloat16", "float16") if stored else ("float32",):
+    for dtype in ("float32", "bfloat16", "float16"):
         model = module["Model"](*called(module["get_init_inputs"], {"dtype": dtype}))
-        assert {parameter.dtype for parameter in model.parameters()} <= {getattr(torch, dtype)}
+        own = {torch.float32} if problem.name == "triangle_multiplicative_update" else {getattr(torch, dtype)}
+        assert {parameter.dtype for parameter in model.parameters()} <= own
         floats = [each for each in called(module["get_inputs"], {"dtype": dtype}) if each.is_floating_point()]
-        fixed = {torch.float32, torch.float8_e4m3fn}  # an optimizer's state, scales, what is quantised
-        assert {each.dtype for each in floats} <= {getattr(torch, dtype)} | fixed
-        held = {each.dtype for each in (*floats, *model.parameters())}
-        assert getattr(torch, dtype) in held or not held  # some have integers alone
+        wanted = FIXED.get(problem.name, {getattr(torch, dtype)}) | BESIDE.get(problem.name, set())
+        assert {each.dtype for each in floats} == wanted
 
 
 @pytest.mark.parametrize("problem", bundled().values(), ids=bundled())
@@ -76,12 +94,9 @@ def test_an_index_stays_below_its_declared_bound(problem: Outline) -> None:
         inputs = dict(zip(problem.forward_args, called(module["get_inputs"], workload.params), strict=True))
         for name, domain in problem.spec.domains.items():
             limit = domain.limit(workload.params)
-            if domain.kind != "fixed":
+            if domain.kind != "fixed":  # those are get_inputs' own, of any type: borders as well as offsets
                 assert (domain.kind == "index") == (not inputs[name].is_floating_point())
-            if limit is not None:
-                drawn = inputs[name][inputs[name] >= 0]  # negative ones are markers: a target to be ignored
-                assert drawn.numel()
-                assert int(drawn.max()) < limit
+            assert limit is None or 0 <= int(inputs[name].min()) <= int(inputs[name].max()) < limit
 
 
 def test_attention_is_causal_and_shares_key_heads() -> None:

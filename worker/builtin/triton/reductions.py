@@ -9,12 +9,12 @@ from worker.builtin.families import ColumnReduction, FullReduction, Match
 from worker.builtin.triton.recipe import Parts, Recipe, indented
 from worker.builtin.triton.rows import (
     COVER,
-    ONCE_DEFAULTS,
     ONCE_TUNABLES,
     PROCESSORS,
     STREAM_CONSTRAINTS,
     STREAM_DEFAULTS,
     STREAM_TUNABLES,
+    once_defaults,
     once_kernel,
     once_launch,
     stream_launch,
@@ -162,7 +162,7 @@ def write_rows(match: Match) -> Parts:
         inputs=whole.inputs(),
         body=body,
         tunables=ONCE_TUNABLES | STREAM_TUNABLES,
-        defaults=ONCE_DEFAULTS | STREAM_DEFAULTS,
+        defaults=once_defaults(tiles) | STREAM_DEFAULTS,
         constraints=[*STREAM_CONSTRAINTS, "STAGES == 1 or PROGRAMS > 0"],
         helpers=[*tiles.python_helpers(), PROCESSORS],
     )

@@ -1,4 +1,8 @@
-"""How many bytes a workload needs, found without allocating them: the reference runs on torch's meta device."""
+"""How many bytes a workload needs, found without allocating them: the reference runs on torch's meta device.
+
+A reference whose sizes follow from values (the lengths of lists, a share of tokens for each expert) is run again with
+its small tensors real, on the CPU, and its large ones on the meta device still.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,13 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from worker.judge.verdict import ReferenceFailed
 
 _GIB = 1 << 30
+_REAL_BYTES = 1 << 20
+"""Lengths and offsets are smaller: 131,072 of them. Computing with tensors of this size costs microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,25 +54,32 @@ class Footprint:
 
 
 def estimate(call: Callable[[str], Any], model: Callable[..., torch.nn.Module]) -> Footprint | None:
-    """The footprint of a problem's workload, or None when the reference does not run on the meta device (it reads
-    values, calls NumPy or names a device): then only allocating tells.
+    """The footprint of a problem's workload, or None when it cannot be told without its values (forward reads those of
+    a large tensor, calls NumPy or names a device): then only allocating tells.
 
     `call` calls get_init_inputs and get_inputs by name with the workload's parameters; `model` is the Model class.
     """
-    # Any failure here is a failure of the estimate, never of the reference: that one is run for real afterwards.
-    with contextlib.suppress(Exception, SystemExit), torch.device("meta"), torch.no_grad():
-        made = model(*call("get_init_inputs"))
-        inputs = call("get_inputs")
-        if not all(value.is_meta for value in _tensors([*inputs, *made.parameters(), *made.buffers()])):
-            return None
-        largest = _Largest()
-        with largest:
-            outputs = made(*inputs)
-        held = [list(_tensors(part)) for part in (inputs, [*made.parameters(), *made.buffers()], outputs)]
-        given, parameters, returned = (sum(tensor.nbytes for tensor in part) for part in held)
-        wide = sum(_wide(tensor) for part in held for tensor in part) + largest.wide
-        return Footprint(given, parameters, returned, largest.bytes, wide)
+    small_ones_real = _SmallOnesReal()  # type: ignore[no-untyped-call]  # torch gives it no types
+    for drawn in (torch.device("meta"), small_ones_real):
+        # Any failure here is a failure of the estimate, never of the reference: that one is run for real afterwards.
+        with contextlib.suppress(Exception, SystemExit), torch.random.fork_rng([]), drawn, torch.no_grad():
+            made = model(*call("get_init_inputs"))
+            inputs = call("get_inputs")
+            given = list(_tensors([*inputs, *made.parameters(), *made.buffers()]))
+            if drawn is not small_ones_real and not all(value.is_meta for value in given):
+                return None
+            return _counted(made, inputs)
     return None
+
+
+def _counted(model: torch.nn.Module, inputs: Any) -> Footprint:
+    largest = _Largest()
+    with largest:
+        outputs = model(*inputs)
+    held = [list(_tensors(part)) for part in (inputs, [*model.parameters(), *model.buffers()], outputs)]
+    given, parameters, returned = (sum(tensor.nbytes for tensor in part) for part in held)
+    wide = sum(_wide(tensor) for part in held for tensor in part) + largest.wide
+    return Footprint(given, parameters, returned, largest.bytes, wide)
 
 
 def memory_bytes(device: str) -> int:
@@ -92,6 +106,36 @@ class _Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.bytes = max(self.bytes, tensor.nbytes)
                 self.wide = max(self.wide, _wide(tensor))
         return result
+
+
+class _SmallOnesReal(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives it no types
+    """Tensors above `_REAL_BYTES`, and all that is computed from them, have no values; the others are the CPU's."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        taken = [item for item in tree_leaves((args, kwargs)) if isinstance(item, torch.Tensor)]
+        with_values = not any(tensor.is_meta for tensor in taken)
+        try:
+            shadow = _without_values(func, args, kwargs)
+        except (RuntimeError, NotImplementedError):
+            if not with_values:
+                raise
+            return func(*args, **kwargs)  # its size follows from values, and they are there
+        if with_values and sum(tensor.nbytes for tensor in _tensors(shadow)) <= _REAL_BYTES:
+            return func(*args, **kwargs)
+        if func._schema.is_mutable and not taken[0].is_meta:
+            raise ValueError(f"{func} writes what has no values into a tensor that has them")
+        return shadow
+
+
+def _without_values(func: Any, args: Any, kwargs: Any) -> Any:
+    """What an operation gives for tensors of these sizes, on the meta device."""
+    args, kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (args, kwargs))
+    if func is torch.ops.aten.bincount.default:  # a histogram: of all bins, where it says how many there are
+        return torch.empty(args[2], dtype=torch.int64, device="meta") if len(args) > 2 else func(*args)
+    if "device" in kwargs:
+        kwargs = kwargs | {"device": torch.device("meta")}
+    return func(*args, **kwargs)
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

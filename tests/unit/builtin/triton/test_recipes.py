@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from problems.catalog import bundled
 from search import tunables
-from tests.unit.builtin.references import BY_NAME, REFERENCES
+from tests.unit.builtin.references import BY_NAME, RECOGNISED, REFERENCES
 from worker.builtin.expressions import Unmatched
 from worker.builtin.families import recognise
 from worker.builtin.triton import RECIPES, write_candidate
@@ -98,23 +99,93 @@ def test_products_of_half_precision_go_through_the_copy_engine_and_stay_right() 
     assert not [row for row in rows if not row["error"] <= row["limit"]]
 
 
+def unsmoothed_cross_entropy() -> str:
+    """The bundled loss without the one workload that smooths its labels: a recipe's smoothing is the same for all."""
+    source = bundled()["cross_entropy"].source
+    found, count = re.subn(
+        r'        \{\n            "name": "smoothed_bf16",.*?\n        \},\n', "", source, flags=re.DOTALL
+    )
+    assert count == 1 and "wide_bf16" in found and "small_bf16" in found
+    return found
+
+
 @pytest.mark.exhaustive
 def test_recipes_compile_for_hopper_at_the_sizes_of_real_workloads(tmp_path: Path) -> None:
-    # Of the suite those that recipes are meant for; others may look like one of them and end as launch errors.
-    suite = ("attention_causal", "bias_gelu_scale_residual", "cumsum", "layernorm", "matmul_bias_gelu",
-             "rmsnorm_residual", "softmax", "embedding_grad_rmsnorm_backward")  # fmt: skip
-    request = [{"name": name, "source": bundled()[name].source} for name in suite]
-    names = ("group_norm", "rope", "transpose", "embedding", "column_sum", "mse", "cross_entropy")
-    request += [{"name": name, "source": BY_NAME[name].source} for name in names]
+    request = [{"name": name, "source": problem.source} for name, problem in bundled().items()]
+    names = ("group_norm", "rope", "transpose", "embedding", "column_sum", "mse")
+    request += [{"name": f"reference_{name}", "source": BY_NAME[name].source} for name in names]
+    request.append({"name": "unsmoothed", "source": unsmoothed_cross_entropy()})
     rows = run("tests.support.compiled", request, TRITON_CACHE_DIR=str(tmp_path))
     assert {row["recipe"] for row in rows} == {recipe.name for recipe in RECIPES}
+    assert {row["problem"]: row["family"] for row in rows if row["problem"] in bundled()} == RECOGNISED
     # A stack is where registers spill to: nothing may, at the values that a candidate starts with.
     assert not [row for row in rows if not row["cubin_bytes"] or row["shared_bytes"] > 227 * 1024 or row["stack_bytes"]]
     assembly = {path.stem: path.read_text() for path in tmp_path.rglob("*.ptx")}
     assert "wgmma.mma_async" in assembly["_attention"] and "wgmma.mma_async" in assembly["_matmul"]
     assert any("cp.async.bulk.tensor" in path.read_text() for path in tmp_path.rglob("_matmul.ptx"))
-    for kernel in ("_once", "_stream", "_scan"):
+    for kernel in ("_once", "_stream", "_scan", "_losses"):
         assert any("ld.global.v4" in path.read_text() for path in tmp_path.rglob(f"{kernel}.ptx")), kernel
+
+
+LONG_ROWS = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+SPEC = {{"workloads": [
+    {{"name": "long", "for": "gpu", "params": {{"rows": 64, "cols": {cols}}}}},
+    {{"name": "odd", "for": "gpu", "params": {{"rows": 63, "cols": {odd}}}}},
+]}}
+
+class Model(nn.Module):
+    def __init__(self, cols):
+        super().__init__()
+        self.w, self.b = nn.Parameter(torch.ones(cols)), nn.Parameter(torch.ones(cols))
+
+    def forward(self, x, r):
+        return {body}
+
+def get_inputs(rows, cols):
+    return [torch.randn(rows, cols) for _ in range(2)]
+
+def get_init_inputs(cols):
+    return [cols]
+"""
+
+ROWS_HELD = {
+    "torch.softmax(x, -1)": 32768,
+    "(x - r).pow(2).mean(-1).mean()": 32768,
+    "x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True)) * self.w": 16384,
+    "F.layer_norm(x, (x.shape[-1],), self.w, self.b)": 16384,
+    "F.kl_div(torch.log_softmax(x, -1), torch.softmax(r, -1), reduction='sum')": 16384,
+    "F.layer_norm(x, (x.shape[-1],), self.w, self.b) + 0 * r": 8192,
+}
+"""What is computed, and the longest row that is held in registers for it."""
+
+
+@pytest.mark.parametrize(("body", "longest"), ROWS_HELD.items(), ids=["1", "1_in_all", "2", "3", "2_in_all", "4"])
+def test_the_more_values_of_a_row_are_held_the_shorter_it_may_be(body: str, longest: int) -> None:
+    source = LONG_ROWS.format(cols=1000, odd=999, body=body)
+    written = [
+        write_candidate(recipe, match, source)
+        for match in recognise(source, "nvidia-h100")
+        for recipe in RECIPES
+        if recipe.family == match.family and recipe.name in ("rows_once", "full_rows")
+    ]
+    spaces = [tunables.read_space(each) for each in written]
+    assert [space.defaults["ONE_PASS"] for space in spaces if space] == [longest]
+
+
+@pytest.mark.exhaustive
+def test_no_length_of_a_row_spills(tmp_path: Path) -> None:
+    request = [
+        {"name": f"case{place}_{cols}", "source": LONG_ROWS.format(cols=cols, odd=cols - 1, body=body)}
+        for place, body in enumerate(ROWS_HELD)
+        for cols in (8192, 16384, 32768)
+    ]
+    rows = run("tests.support.compiled", request, TRITON_CACHE_DIR=str(tmp_path))
+    assert {row["problem"] for row in rows} == {each["name"] for each in request}
+    assert not [row for row in rows if row["stack_bytes"]]
 
 
 def candidates() -> list[tuple[str, str]]:
