@@ -16,7 +16,7 @@ from problems.catalog import Domain, Param, Workload
 from worker.judge.inputs import families
 from worker.judge.numerics.truth import Case, Truth
 from worker.judge.reference.domains import resolved
-from worker.judge.reference.problem import Instance, Problem
+from worker.judge.reference.problem import Instance, Problem, call_reference
 from worker.judge.verdict import ReferenceFailed
 
 _SIZES = (3, 7, 33, 257)
@@ -106,12 +106,12 @@ def make_shapes(problem: Problem, smallest: Instance, domains: Mapping[str, Doma
     device = _device_of(smallest)
     found: list[Variant] = []
     rng = random.Random(seed)
-    size = _size(smallest)
+    size, indexed = _size(smallest), any(_integral(value) for value in smallest.like)
     elements = max((value.numel() for value in smallest.like if isinstance(value, torch.Tensor)), default=1)
     for workload in _resized(smallest.workload, elements, rng):
         if len(found) == _MAX_SHAPES:
             break
-        variant = _shape_variant(problem, workload, device, seed, size)
+        variant = _shape_variant(problem, workload, device, seed, size, indexed=indexed)
         if variant is not None:
             found.append(variant)
     return found or _resized_batches(problem, smallest, domains, seed)
@@ -152,16 +152,29 @@ def _size(instance: Instance) -> int:
     return sum(getattr(value, "nbytes", 0) for value in instance.like)
 
 
-def _shape_variant(problem: Problem, workload: Workload, device: str, seed: int, smallest: int) -> Variant | None:
-    """None when the reference does not accept these sizes. `smallest`: bytes of the smallest workload's inputs."""
+def _shape_variant(
+    problem: Problem, workload: Workload, device: str, seed: int, smallest: int, *, indexed: bool
+) -> Variant | None:
+    """None when the reference does not accept these sizes. `smallest`: bytes of the smallest workload's inputs;
+    `indexed`: some of them are integers."""
+    largest = _MAX_GROWTH * smallest + (1 << 20)
     try:
+        if indexed and device != "cpu":
+            # An index out of bounds is an error on the CPU; on a GPU it ends the context, and the judge with it.
+            first = problem.instance(workload, "cpu", seed)
+            if _size(first) <= largest:
+                call_reference(first.model, first.like[: first.forward_inputs])
         instance = problem.instance(workload, device, seed)
-        if _size(instance) > _MAX_GROWTH * smallest + (1 << 20):
+        if _size(instance) > largest:
             return None
         grown = _size(instance) > _GROWN * smallest
         return _variant(problem, instance, resolved(problem, instance), device, seed, grown=grown)
     except (ReferenceFailed, *_CANNOT_HOLD):
         return None
+
+
+def _integral(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex())
 
 
 def _variant(

@@ -12,13 +12,13 @@ would break stays as get_inputs makes it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
-from problems.catalog import Domain
+from problems.catalog import Domain, Param
 from worker.judge.inputs import real_values
 from worker.judge.reference.op_trace import Trace, Use
 from worker.judge.reference.problem import Instance, Problem, call_reference
@@ -58,13 +58,15 @@ class InferredDomain:
 
 def infer_domains(problem: Problem, instance: Instance) -> dict[str, InferredDomain]:
     """The domain of every argument of `instance`, in order. Raises ReferenceFailed when the reference does not run."""
+    params = problem.parameters(instance.workload)
+    _check_declared(problem, instance, params)
     uses = _trace(instance)
     probing = _Probing(instance, uses.operations)
     found: dict[str, InferredDomain] = {}
     for place, (name, value) in enumerate(zip(instance.arguments, instance.like, strict=True)):
         declared = problem.spec.domains.get(name)
         if declared is not None:
-            found[name] = _declared(declared, value, uses.bounds.get(name), instance)
+            found[name] = _declared(declared, value, uses.bounds.get(name), params)
         elif place >= instance.forward_inputs:
             found[name] = InferredDomain("real", None, "the gradient that flows into an output")
         elif not isinstance(value, torch.Tensor):
@@ -81,8 +83,23 @@ def resolved(problem: Problem, instance: Instance) -> dict[str, Domain]:
     return {name: found.domain for name, found in infer_domains(problem, instance).items()}
 
 
-def _declared(declared: Domain, value: Any, use: Use | None, instance: Instance) -> InferredDomain:
-    limit = declared.limit(instance.workload.params)
+def _check_declared(problem: Problem, instance: Instance, params: Mapping[str, Param]) -> None:
+    """Raise ReferenceFailed where the file's own indices lie outside of what SPEC declares: the reference would read
+    out of bounds, which ends a CUDA context and the judge with it."""
+    for name, value in zip(instance.arguments, instance.like, strict=True):
+        declared = problem.spec.domains.get(name)
+        limit = declared.limit(params) if declared is not None and declared.kind == "index" else None
+        if limit is None or not isinstance(value, torch.Tensor) or not value.numel():
+            continue
+        if limit == 0 or int(value.max()) >= limit:
+            raise ReferenceFailed(
+                f"get_inputs makes {name} up to {int(value.max())}, but SPEC declares an index below {limit}: make "
+                "its values smaller, or the declared limit larger"
+            )
+
+
+def _declared(declared: Domain, value: Any, use: Use | None, params: Mapping[str, Param]) -> InferredDomain:
+    limit = declared.limit(params)
     if declared.kind != "index" or limit is not None or use is None or not isinstance(value, torch.Tensor):
         return InferredDomain(declared.kind, limit, "declared in SPEC")
     return InferredDomain("index", use.size, f"declared in SPEC; {use}")

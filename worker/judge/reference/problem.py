@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from problems.catalog import Outline, Spec, Workload, outline
+from problems.catalog import Outline, Param, Spec, Workload, outline
 from worker.judge.reference import footprint
 from worker.judge.reference.blame import FILE, blame, return_line
 from worker.judge.verdict import ReferenceFailed
@@ -119,6 +119,12 @@ class Problem:
         takes_any = any(item.kind is inspect.Parameter.VAR_KEYWORD for item in accepted.values())
         params = {key: value for key, value in workload.params.items() if takes_any or key in accepted}
         return getattr(self._module, function)(**params)
+
+    def parameters(self, workload: Workload) -> dict[str, Param]:
+        """A workload's parameters, and get_inputs' defaults for those that it leaves out."""
+        asked = inspect.signature(self._module.get_inputs).parameters
+        defaults = {name: item.default for name, item in asked.items() if isinstance(item.default, int | float | str)}
+        return {**defaults, **workload.params}
 
     def _argument_names(self, count: int) -> tuple[str, ...]:
         names = list(inspect.signature(self._module.Model.forward).parameters)[1:]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from problems.catalog import bundled
 from worker.judge.reference.domains import InferredDomain, infer_domains, resolved
 from worker.judge.reference.problem import Problem
+from worker.judge.verdict import ReferenceFailed
 
 FILE = """
 import torch
@@ -110,3 +113,42 @@ def test_the_trace_does_not_change_the_example() -> None:
     before = instance.like[0].clone()
     infer_domains(problem, instance)
     assert torch.equal(instance.like[0], before)
+
+
+DECLARED = """
+SPEC = {{
+    "domains": {{"i": {{"index": {limit}}}}},
+    "workloads": [{{"name": "one", "params": {{"count": 9}}}}, {{"name": "more", "params": {{"rows": 60}}}}],
+}}
+import torch
+from torch import nn
+class Model(nn.Module):
+    def forward(self, i):
+        return torch.zeros(80, 4).index_add(0, i + 1, torch.ones(len(i), 4))
+def get_inputs(count=9, rows=30):
+    return [torch.full((count,), {own})]
+def get_init_inputs():
+    return []
+"""
+
+
+def declared(limit: str, own: str) -> dict[str, InferredDomain]:
+    problem = Problem(DECLARED.format(limit=limit, own=own), "declared")
+    return infer_domains(problem, problem.instance(problem.workloads("cpu")[0], "cpu", seed=1))
+
+
+def test_a_limit_may_be_a_parameter_that_the_workload_leaves_to_its_default() -> None:
+    assert declared("'rows'", "rows - 1")["i"].bound == 30
+
+
+@pytest.mark.parametrize(("limit", "own"), [("'rows'", "rows"), ("7", "7"), ("'count'", "29")])
+def test_own_indices_beyond_the_declared_limit_are_refused_before_anything_runs(limit: str, own: str) -> None:
+    with pytest.raises(ReferenceFailed, match=r"get_inputs makes i up to \d+, but SPEC declares an index below"):
+        declared(limit, own)
+
+
+def test_nothing_can_be_named_where_there_is_nothing() -> None:
+    problem = Problem(DECLARED.format(limit="'rows'", own="rows - 1"), "declared")
+    nothing = replace(problem.workloads("cpu")[0], params={"rows": 0})
+    with pytest.raises(ReferenceFailed, match="up to -1"):
+        infer_domains(problem, problem.instance(nothing, "cpu", seed=1))
