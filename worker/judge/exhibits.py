@@ -154,7 +154,7 @@ def expected_bytes(problem: Problem, hardware: str, device: str, *, compiled: bo
         bench = slots * given + 2 * found.parameters + 2 * returned + found.largest
         kept += cases + (2 + _GRAPHS * compiled) * returned + 2 * bench
         results = min(int(_RETAIN_SHARE * total), _MAX_DEVICE_SLOTS * returned)
-        passing = max(passing, results, 2 * found.wide + case)
+        passing = max(passing, results, 3 * found.wide + case)
     return kept + passing
 
 
