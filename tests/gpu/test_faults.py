@@ -60,7 +60,7 @@ def kernel(x, bias, out, n, far, ENDLESS: tl.constexpr):
         while tl.max(tl.abs(count), 0) >= 0:
             count = tl.load(out + at, volatile=True)
         value += count
-    tl.store(out + at + far, tl.maximum(value, 0.0), mask=at < n)
+    tl.store(out + at + far, tl.maximum(value, 0.0, propagate_nan=tl.PropagateNan.ALL), mask=at < n)
 
 class ModelNew(nn.Module):
     def __init__(self):

@@ -244,6 +244,8 @@ class Referee:
 
     def _time(self, trial: Trial) -> list[Timings]:
         """Every workload against its baselines, alone on the device."""
+        if self._on_gpu:
+            torch.cuda.empty_cache()  # comparing leaves tens of gigabytes of free blocks, and the runners need room
         with self._lease.shared(counted=False):
             baselines = self.baselines_of(trial.exhibits)
         trial.evaluation.environment = {"baselines_missing": baselines.missing}

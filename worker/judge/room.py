@@ -24,9 +24,9 @@ import structlog
 log = structlog.get_logger()
 
 _POLL_S = 0.2
-_SHARE = 0.85
-"""Of the device's memory that may be promised. Judges of 33 problems held 0.4 to 1.2 times what they said, and their
-runners up to 16 GB each besides, for moments (measured on an H200)."""
+_SHARE = 0.94
+"""Of the device's memory that may be promised. Judges of 48 problems held 0.4 to 1.2 times what they had said (measured
+on an H200)."""
 _PATIENCE_S = 60.0
 """Whoever waits for longer is let in after the next answer, even if this judge has more to do."""
 
