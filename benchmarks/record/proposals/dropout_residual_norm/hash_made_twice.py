@@ -36,7 +36,9 @@ def forward_rows(
     kept = hashed(at, tl.load(seed)).to(tl.int64) >= least
     h = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
     h = tl.where(kept, h * factor, 0.0) + tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(total + at, h.to(total.dtype.element_ty), mask=inside)
+    h = h.to(total.dtype.element_ty)  # the statistics are of what backward will read
+    tl.store(total + at, h, mask=inside)
+    h = h.to(tl.float32)
     middle = tl.sum(tl.where(inside, h, 0.0), axis=1) / hidden
     h = tl.where(inside, h - middle[:, None], 0.0)
     scale = 1.0 / tl.sqrt(tl.sum(h * h, axis=1) / hidden + eps)
