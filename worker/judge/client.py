@@ -123,7 +123,7 @@ class Judge:
             self._aborted = False
             process = self._current = self._process_for(problem_source)
         answer = _exchange(process, {"ask": question, "what": what})
-        ends = answer is None or "infra_error" in answer or answer["over"]
+        ends = answer is None or "infra_error" in answer or bool(answer.get("over"))
         with self._lock:
             self._current = None
             if ends:
