@@ -9,7 +9,7 @@ import aiohttp
 from benchmarks.load.pace import Latencies, at_rate
 from benchmarks.load.service import Service, cpu_s
 
-PER_S = float(__import__("os").environ.get("RATE_P", "500"))
+PER_S = 500.0
 RUNNING, WAITING = 200, 50
 """Jobs that are polled by turns: who waits for a place in the queue looks as well."""
 
