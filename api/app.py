@@ -44,6 +44,7 @@ from api.access import AccessMiddleware
 from api.deps import Services
 from api.doorbell import Doorbell, Ring
 from api.feed import Feed
+from api.glances import Glances
 from api.identities import Identities
 from api.limiting import Limiter
 from api.middleware import FrontMiddleware
@@ -153,13 +154,22 @@ async def _services(settings: Settings, ring: Ring) -> AsyncIterator[Services]:
     doorbell = Doorbell(ring)
     store = Store(make_async_sessions(engine), doorbell, readers=make_async_sessions(reading))
     identities = Identities(store, lambda: feed.listening)
-    feed = Feed(engine, store, keys_changed=identities.forget)
+    glances = Glances(lambda: feed.listening)
+    feed = Feed(engine, store, keys_changed=identities.forget, job_changed=glances.changed)
     limiter = Limiter(settings)
     running = asyncio.create_task(feed.run(), name="feed")
     running.add_done_callback(_feed_ended)
     try:
         yield Services(
-            settings, store, feed, doorbell, limiter, identities, Tails(store), Streams(settings.streams_per_key)
+            settings,
+            store,
+            feed,
+            doorbell,
+            limiter,
+            identities,
+            glances,
+            Tails(store),
+            Streams(settings.streams_per_key),
         )
     finally:
         await limiter.close()

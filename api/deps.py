@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 from api.doorbell import Doorbell
 from api.errors import FieldError, Invalid
 from api.feed import Feed
+from api.glances import Glances
 from api.identities import Identities
 from api.limiting import Limiter
 from api.store import Store
@@ -29,6 +30,7 @@ class Services:
     doorbell: Doorbell
     limiter: Limiter
     identities: Identities
+    glances: Glances
     tails: Tails
     streams: Streams
 
@@ -49,6 +51,10 @@ async def _store(request: Request) -> Store:
 
 async def _feed(request: Request) -> Feed:
     return _of(request).feed
+
+
+async def _glances(request: Request) -> Glances:
+    return _of(request).glances
 
 
 async def _doorbell(request: Request) -> Doorbell:
@@ -72,6 +78,7 @@ KeyDep = Annotated[str | None, Depends(_key_id)]
 ServicesDep = Annotated[Services, Depends(_services)]
 StoreDep = Annotated[Store, Depends(_store)]
 FeedDep = Annotated[Feed, Depends(_feed)]
+GlancesDep = Annotated[Glances, Depends(_glances)]
 DoorbellDep = Annotated[Doorbell, Depends(_doorbell)]
 
 

@@ -41,12 +41,15 @@ class Feed:
         store: Store,
         *,
         keys_changed: Callable[[], None] = lambda: None,
+        job_changed: Callable[[str | None], None] = lambda _job_id: None,
         poll_s: float = POLL_S,
         sweep_s: float = SWEEP_S,
     ) -> None:
+        """`job_changed` is told of every job in which something happens, and None when nobody knows in which."""
         self._engine = engine
         self._store = store
         self._keys_changed = keys_changed
+        self._job_changed = job_changed
         self._poll_s = poll_s
         self._sweep_s = sweep_s
         self._waiting: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)
@@ -127,6 +130,7 @@ class Feed:
         async with await self._connect() as connection:
             await connection.execute(f"LISTEN {CHANNEL}; LISTEN {KEYS_CHANNEL}".encode())
             self._keys_changed()  # what changed while nobody listened
+            self._job_changed(None)
             self.listening = True
             log.info("feed.listening", channel=CHANNEL)
             self._tick(*self.watched)  # what happened while nobody listened
@@ -134,6 +138,7 @@ class Feed:
                 if notice.channel == KEYS_CHANNEL:
                     self._keys_changed()
                 else:
+                    self._job_changed(notice.payload)
                     self._tick(notice.payload)
 
     async def _connect(self) -> psycopg.AsyncConnection[Any]:

@@ -11,7 +11,7 @@ from pydantic import Field
 from sqlalchemy.orm import Session
 
 from api import examples, submission
-from api.deps import ActorDep, FeedDep, StoreDep, known_parameters
+from api.deps import ActorDep, FeedDep, GlancesDep, StoreDep, known_parameters
 from api.errors import (
     BodyTooLarge,
     BrokenJson,
@@ -24,6 +24,7 @@ from api.errors import (
     UnknownJob,
     invalid,
 )
+from api.glances import Glance, Glances
 from api.job_schemas import CancelBody, Cancelled, DryRun, Job, JobBody, JobPage
 from api.job_views import job_view, job_views
 from api.negotiation import etag, matches, preferred_wait_s
@@ -31,6 +32,7 @@ from api.openapi import answers, example
 from api.paging import Cursor, Limit, link_next
 from api.places import queue_places
 from api.schemas import Text, TimeIn
+from api.store import Store
 from api.waiting import LONGEST_WAIT_S, job_when_changed, job_when_ended, load_job
 from db import audit, jobs
 from db.audit import Actor
@@ -122,13 +124,14 @@ async def show_job(
     job_id: str,
     store: StoreDep,
     feed: FeedDep,
+    glances: GlancesDep,
     response: Response,
     wait: Wait = 0,
     since_version: Annotated[int | None, Query(ge=0, le=2**63 - 1, description="the version already seen")] = None,
     if_none_match: Annotated[str | None, Header(examples=['"23"'])] = None,
 ) -> Any:
     """With `wait`, the answer comes when the version passes `since_version`, the job ends, or the time is over."""
-    if if_none_match is not None and not wait and (same := await store.read(_unchanged, job_id, if_none_match)):
+    if if_none_match is not None and not wait and (same := await _unchanged(store, glances, job_id, if_none_match)):
         return Response(status_code=304, headers=same)
     since = _version_in(if_none_match) if since_version is None else since_version
     job = await job_when_changed(store, feed, job_id, since, wait)
@@ -183,16 +186,30 @@ def job_tag(version: int, place: int | None) -> str:
     return etag(str(version) if place is None else f"{version}.{place}")
 
 
-def _unchanged(session: Session, job_id: str, if_none_match: str) -> dict[str, str] | None:
-    """The headers of a 304 when the client has the newest, else None. Most polls end here: two columns of one row are
-    read where the whole resource takes five queries."""
-    glance = jobs.glance(session, job_id)
-    if glance is None:
+async def _unchanged(store: Store, glances: Glances, job_id: str, if_none_match: str) -> dict[str, str] | None:
+    """The headers of a 304 when the client has the newest, else None. Most polls end here."""
+    known = glances.of(job_id)
+    if known is None:
+        mark = glances.reading(job_id)
+        found = await store.read(_glance, job_id)
+        if found is None:
+            return None
+        known, waits = found
+        if not waits:
+            glances.remember(job_id, mark, known)
+    return known.headers if matches(if_none_match, known.tag) else None
+
+
+def _glance(session: Session, job_id: str) -> tuple[Glance, bool] | None:
+    """How the job would be answered for, and whether it waits in a queue: two columns of one row are read where the
+    whole resource takes five queries."""
+    found = jobs.glance(session, job_id)
+    if found is None:
         return None
-    state = JobState(glance.state)
-    place = queue_places(session, [job_id]).get(job_id) if state is JobState.QUEUED else None
-    tag = job_tag(glance.version, place)
-    return _headers_of(tag, state) if matches(if_none_match, tag) else None
+    state = JobState(found.state)
+    waits = state is JobState.QUEUED
+    tag = job_tag(found.version, queue_places(session, [job_id]).get(job_id) if waits else None)
+    return Glance(tag, _headers_of(tag, state)), waits
 
 
 async def _submitted(
