@@ -1,10 +1,10 @@
-"""A group of up to 2^18 elements is one program's, forwards and backwards: it reads its group twice, the second time from
-the caches, and a small launch adds up the channels' sums. Three launches for a step: with five, small images took as
-long as the host needs for launches (700 us for what the device does in 130).
+"""A group of up to 2^18 elements is one program's, forwards and backwards: it reads its group twice, the second time
+from the caches, and a small launch adds up the channels' sums. Three launches for a step: with five, small images took
+as long as the host needs for launches (700 us for what the device does in 130).
 
 Larger groups are split. Forward: moments of pieces of each group, then one pass that merges them and normalises.
-Backward: two sums for each plane, coefficients for each group and channel, one elementwise pass; passes go to and fro so
-that the L2 cache serves half of the second reads. Bound by memory: 5 to 8 tensors of traffic.
+Backward: two sums for each plane, coefficients for each group and channel, one elementwise pass; passes go to and fro
+so that the L2 cache serves half of the second reads. Bound by memory: 5 to 8 tensors of traffic.
 """
 
 import torch

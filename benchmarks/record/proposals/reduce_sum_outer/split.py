@@ -1,8 +1,8 @@
 """Tiles of columns walk down their share of the rows; the shares' sums are added by a second, tiny launch.
 
-Bound by memory: one read. A share is some 128 KB of a strip, so that programs are many and short: 8,192 of them read at
-96 % of what the memory gives, 528 that walk further at 60 % (measured). Small matrices are taken in one launch by narrow
-strips, as a second one costs the host more than it saves the device.
+Bound by memory: one read. A share is some 128 KB of a strip, so that programs are many and short: 8,192 of them read
+at 96 % of what the memory gives, 528 that walk further at 60 % (measured). Small matrices are taken in one launch by
+narrow strips, as a second one costs the host more than it saves the device.
 """
 
 import torch
