@@ -65,7 +65,6 @@ class ModelNew(nn.Module):
         chunk = max(16, min(MOST, 1 << (self.chunk.bit_length() - 1)))
         _walk[(batch * heads * strips,)](
             q, k, v, out, length, dim, dim**-0.5, strips, CHUNK=chunk, DIM=width,
-            COLS=cols, PRECISION="tf32x3" if wide else "tf32", STAGES=1 if wide else STAGES,
-            num_warps=8 if wide else WARPS,
+            COLS=cols, PRECISION="tf32x3" if wide else "tf32", STAGES=1 if wide else STAGES, num_warps=WARPS,
         )  # fmt: skip
         return out
