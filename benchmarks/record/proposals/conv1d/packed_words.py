@@ -83,13 +83,15 @@ def convolve_words(
 @triton.jit
 def convolve(
     x, packed, bias, out, total, H, W, CI, CO, COP, CIP,
-    KH: tl.constexpr, KW: tl.constexpr, ROWS: tl.constexpr, BCO: tl.constexpr, K: tl.constexpr,
+    KH: tl.constexpr, KW: tl.constexpr, ROWS: tl.constexpr, BCO: tl.constexpr, K: tl.constexpr, NEAR: tl.constexpr,
 ):  # fmt: skip
     """Any kernel, any length and type, one element at a time."""
     q = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     co = tl.program_id(1) * BCO + tl.arange(0, BCO)
     image = H * W
-    b, rest = (q // image).to(tl.int64), q % image  # divisions in 32 bits: in 64 they take a hundred instructions
+    b, rest = q // image, q % image  # divisions in 32 bits: in 64 they take a hundred instructions
+    if not NEAR:
+        b = b.to(tl.int64)  # of smaller tensors places are counted in 32 bits, which spares registers
     h, w = rest // W, rest % W
     inside = q < total
     acc = tl.zeros((BCO, ROWS), tl.float32)
@@ -97,12 +99,12 @@ def convolve(
         ci, tap = step // (KH * KW) * K + tl.arange(0, K), step % (KH * KW)
         up, along = h + tap // KW - KH // 2, w + tap % KW - KW // 2
         real = inside & (up >= 0) & (up < H) & (along >= 0) & (along < W)
-        at = x + (b * CI * image + up * W + along)[None, :] + ci[:, None] * image
+        at = x + ((b * CI * image + up * W + along)[None, :] + ci[:, None] * image)
         values = tl.load(at, mask=(ci < CI)[:, None] & real[None, :], other=0.0)
         weight = tl.load(packed + (tap * COP + co)[:, None] * CIP + ci[None, :])
         acc = tl.dot(weight, values, acc, input_precision="ieee")
     acc += tl.load(bias + co, mask=co < CO, other=0.0).to(tl.float32)[:, None]
-    at = out + (b * CO * image + rest)[None, :] + co[:, None] * image
+    at = out + ((b * CO * image + rest)[None, :] + co[:, None] * image)
     tl.store(at, acc.to(out.dtype.element_ty), mask=(co < CO)[:, None] & inside[None, :])
 
 
@@ -140,7 +142,7 @@ def convolution(x, weight, bias, kh, kw):
     else:
         convolve[grid](
             x, packed, bias, out, batch * height * width, height, width, inner, outer, outer_padded, inner_padded,
-            KH=kh, KW=kw, ROWS=rows, BCO=block, K=k, num_warps=WARPS, num_stages=2,
+            KH=kh, KW=kw, ROWS=rows, BCO=block, K=k, NEAR=few, num_warps=WARPS, num_stages=2,
         )  # fmt: skip
     return out
 

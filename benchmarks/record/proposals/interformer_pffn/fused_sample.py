@@ -24,8 +24,8 @@ def tile_of_product(
     program, part, parts, a, b, bias, out, sums, M, N, K, a_m, a_k, b_k, b_n, factor,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BIAS: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
-    """out = a b, in float32; what lies transposed is said by strides. `sums`: of a's rows. Several parts share the inner
-    dimension, and each writes its own [M, N]."""
+    """out = a b, in float32; what lies transposed is said by strides. `sums`: of a's rows. Several parts share the
+    inner dimension, and each writes its own [M, N]."""
     rows = tl.cdiv(M, BM)
     column = program // rows
     m = (program % rows * BM + tl.arange(0, BM)).to(tl.int64)
@@ -66,8 +66,8 @@ def last_products(
     dmatrices, summary, weight, dweight, dbias, shares, batch, size, inner, tiles, across, splits,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BB: tl.constexpr,
 ):  # fmt: skip
-    """dweight = dmatrices^T summary with dbias beside it, and parts of dsummary = dmatrices weight: few rows and columns,
-    and a long inner dimension, shared between programs."""
+    """dweight = dmatrices^T summary with dbias beside it, and parts of dsummary = dmatrices weight: few rows and
+    columns, and a long inner dimension, shared between programs."""
     program = tl.program_id(0)
     if program < tiles:
         tile_of_product(

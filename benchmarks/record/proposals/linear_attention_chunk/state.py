@@ -60,8 +60,8 @@ class ModelNew(nn.Module):
             cols //= 2
         strips = triton.cdiv(dim, cols)
         wide = q.dtype is torch.float32
-        # As many tokens at once as the reference takes: of an infinite value, what is in its chunk gets an infinity, and
-        # what comes later a NaN, as the state is then infinite either way.
+        # As many tokens at once as the reference takes: of an infinite value, what is in its chunk gets an infinity,
+        # and what comes later a NaN, as the state is then infinite either way.
         chunk = max(16, min(MOST, 1 << (self.chunk.bit_length() - 1)))
         _walk[(batch * heads * strips,)](
             q, k, v, out, length, dim, dim**-0.5, strips, CHUNK=chunk, DIM=width,
