@@ -26,20 +26,22 @@ def attend_blocks(
     acc, top, total, query, k, v, m, low, high, D, scale,
     BN: tl.constexpr, BD: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Keys `low` to `high` for one block of queries, with a running softmax in powers of two."""
+    """Keys `low` to `high` for one block of queries, with a running softmax in powers of two. Scores are scaled after
+    the largest is taken off: of s * scale - top the compiler makes one rounding, and the largest, of 10^9, is then not
+    exactly top, nor its power exactly 1."""
     d = tl.arange(0, BD)
     for start in range(low, high, BN):
         n = start + tl.arange(0, BN)
         known = (n < high)[:, None] & (d < D)[None, :]
         at = n.to(tl.int64)[:, None] * D + d[None, :]
         keys = tl.load(k + at, mask=known, other=0.0)
-        s = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
+        s = tl.dot(query, tl.trans(keys), input_precision="ieee")
         if MASKED:
             s = tl.where((m[:, None] >= n[None, :]) & (n < high)[None, :], s, float("-inf"))
         new = tl.maximum(top, tl.max(s, 1))
         safe = tl.where(new == float("-inf"), 0.0, new)  # nothing but -inf so far: no NaN from a difference of two
-        p = tl.exp2(s - safe[:, None])
-        shrink = tl.exp2(top - safe)
+        p = tl.exp2((s - safe[:, None]) * scale)
+        shrink = tl.exp2((top - safe) * scale)
         values = tl.load(v + at, mask=known, other=0.0)
         total = total * shrink + tl.sum(p, 1)
         acc = tl.dot(p.to(values.dtype), values, acc * shrink[:, None], input_precision="ieee")
@@ -75,6 +77,14 @@ def attend(
 
 
 @triton.jit
+def again(s, top, scale):
+    """A power of the forward pass. A score that is made anew may be a rounding above the largest one, which is 1,000 at
+    10^10: no power is above 1 all the same. A NaN stays one."""
+    gap = s - top
+    return tl.exp2(tl.where(gap > 0, 0.0, gap) * scale)
+
+
+@triton.jit
 def query_gradients(
     q, k, v, dout, tops, sums, dots, dq, heads, groups, L, D, scale, factor,
     BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
@@ -100,8 +110,8 @@ def query_gradients(
         there = (shared * L + n)[:, None] * D + d[None, :]
         keys = tl.load(k + there, mask=known, other=0.0)
         values = tl.load(v + there, mask=known, other=0.0)
-        s = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
-        p = tl.where(m[:, None] >= n[None, :], tl.exp2(s - top[:, None]) * inverse[:, None], 0.0)
+        s = tl.dot(query, tl.trans(keys), input_precision="ieee")
+        p = tl.where(m[:, None] >= n[None, :], again(s, top[:, None], scale) * inverse[:, None], 0.0)
         dot += tl.sum(p * tl.dot(go, tl.trans(values), input_precision="ieee"), 1)
     tl.store(dots + head * L + m, dot, mask=m < L)
     for start in range(0, end, BN):
@@ -110,8 +120,8 @@ def query_gradients(
         there = (shared * L + n)[:, None] * D + d[None, :]
         keys = tl.load(k + there, mask=known, other=0.0)
         values = tl.load(v + there, mask=known, other=0.0)
-        s = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
-        p = tl.where(m[:, None] >= n[None, :], tl.exp2(s - top[:, None]) * inverse[:, None], 0.0)
+        s = tl.dot(query, tl.trans(keys), input_precision="ieee")
+        p = tl.where(m[:, None] >= n[None, :], again(s, top[:, None], scale) * inverse[:, None], 0.0)
         ds = p * (tl.dot(go, tl.trans(values), input_precision="ieee") - dot[:, None])
         acc = tl.dot(tl.where(m[:, None] >= n[None, :], ds, 0.0).to(keys.dtype), keys, acc, input_precision="ieee")
     tl.store(dq + at, (acc * factor).to(dq.dtype.element_ty), mask=real)
@@ -147,8 +157,8 @@ def key_gradients(
             inverse = 1.0 / tl.load(sums + head * L + m, mask=m < L, other=1.0)
             dot = tl.load(dots + head * L + m, mask=m < L, other=0.0)
             seen = (m[None, :] >= n[:, None]) & (m < L)[None, :]
-            s = tl.dot(keys, tl.trans(query), input_precision="ieee") * scale
-            p = tl.where(seen, tl.exp2(s - top[None, :]) * inverse[None, :], 0.0)
+            s = tl.dot(keys, tl.trans(query), input_precision="ieee")
+            p = tl.where(seen, again(s, top[None, :], scale) * inverse[None, :], 0.0)
             dvalues = tl.dot(p.to(go.dtype), go, dvalues, input_precision="ieee")
             ds = p * (tl.dot(values, tl.trans(go), input_precision="ieee") - dot[None, :])
             ds = tl.where(seen, ds, 0.0).to(query.dtype)

@@ -52,9 +52,10 @@ def multiply(
         from_a += DEEP * ak
         from_b += DEEP * bk
     inside = (row[:, None] < m) & (col[None, :] < n)
-    tl.store(out + row[:, None].to(tl.int64) * n + col[None, :], acc.to(out.dtype.element_ty), mask=inside)
-    if STATS:
-        acc = tl.where(col[None, :] < n, acc, -float("inf"))
+    found = acc.to(out.dtype.element_ty)
+    tl.store(out + row[:, None].to(tl.int64) * n + col[None, :], found, mask=inside)
+    if STATS:  # of what is stored: a logit of 6,000 is rounded by up to 16, and its gradient is made of both
+        acc = tl.where(col[None, :] < n, found.to(tl.float32), -float("inf"))
         top = tl.max(acc, axis=1)
         base = tl.where(top == -float("inf"), 0.0, top)
         to = row.to(tl.int64) * broad + tile

@@ -1,6 +1,10 @@
-"""Forward: moments of pieces of each group, then one pass that merges them and normalises. Backward: two sums for each
-plane, coefficients for each group and channel, one elementwise pass; passes go to and fro so that the L2 cache serves
-half of the second reads. Bound by memory: 5 to 8 tensors of traffic.
+"""A group of up to 2^18 elements is one program's, forwards and backwards: it reads its group twice, the second time
+from the caches, and a small launch adds up the channels' sums. Three launches for a step: with five, small images took
+as long as the host needs for launches (700 us for what the device does in 130).
+
+Larger groups are split. Forward: moments of pieces of each group, then one pass that merges them and normalises.
+Backward: two sums for each plane, coefficients for each group and channel, one elementwise pass; passes go to and fro
+so that the L2 cache serves half of the second reads. Bound by memory: 5 to 8 tensors of traffic.
 """
 
 import torch
@@ -13,6 +17,104 @@ PIECE = 8192
 TILE = 2048
 WARPS = 4
 MOST_PIECES = 128
+WHOLE = 2**18
+
+
+@triton.jit
+def whole_groups(
+    x, weight, bias, out, stats, plane, channels, each, eps,
+    BLOCK: tl.constexpr, PLANES: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    group = tl.program_id(0)
+    size = each * plane
+    start = group.to(tl.int64) * size
+    mean, spread, seen = 0.0, 0.0, 0.0
+    for at in range(0, size, BLOCK):
+        place = at + tl.arange(0, BLOCK)
+        inside = place < size
+        value = tl.load(x + start + place, mask=inside, other=0.0).to(tl.float32)
+        count = tl.minimum(size - at, BLOCK).to(tl.float32)
+        level = tl.sum(value, axis=0) / count
+        off = tl.where(inside, value - level, 0.0)
+        gap, total = level - mean, seen + count
+        spread += tl.sum(off * off, axis=0) + gap * gap * (seen * count / total)
+        mean += gap * (count / total)
+        seen = total
+    scale = 1.0 / tl.sqrt(spread / size + eps)
+    tl.store(stats + 2 * group, mean)
+    tl.store(stats + 2 * group + 1, scale)
+    first = group * each % channels
+    for begin in range(0, each, PLANES):
+        number = begin + tl.arange(0, PLANES)
+        here = number < each
+        w = tl.load(weight + first + number, mask=here, other=0.0).to(tl.float32) * scale
+        b = tl.load(bias + first + number, mask=here, other=0.0).to(tl.float32)
+        for at in range(0, plane, WIDE):
+            place = at + tl.arange(0, WIDE)
+            inside = here[:, None] & (place[None, :] < plane)
+            to = start + (number[:, None] * plane + place[None, :])
+            value = tl.load(x + to, mask=inside, other=0.0).to(tl.float32) - mean
+            tl.store(out + to, (value * w[:, None] + b[:, None]).to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def whole_gradients(
+    x, dy, weight, stats, sums, dx, plane, channels, each, PLANES: tl.constexpr, WIDE: tl.constexpr
+):  # fmt: skip
+    group = tl.program_id(0)
+    size = each * plane
+    start = group.to(tl.int64) * size
+    first = group * each % channels
+    mean, scale = tl.load(stats + 2 * group), tl.load(stats + 2 * group + 1)
+    from_along, from_level = 0.0, 0.0
+    for begin in range(0, each, PLANES):
+        number = begin + tl.arange(0, PLANES)
+        here = number < each
+        along = tl.zeros((PLANES, WIDE), dtype=tl.float32)
+        level = tl.zeros((PLANES, WIDE), dtype=tl.float32)
+        for at in range(0, plane, WIDE):
+            place = at + tl.arange(0, WIDE)
+            inside = here[:, None] & (place[None, :] < plane)
+            to = start + (number[:, None] * plane + place[None, :])
+            g = tl.load(dy + to, mask=inside, other=0.0).to(tl.float32)
+            value = tl.load(x + to, mask=inside, other=0.0).to(tl.float32)
+            along += g * tl.where(inside, value - mean, 0.0)
+            level += g
+        alongs, levels = tl.sum(along, axis=1), tl.sum(level, axis=1)
+        to_sums = sums + 2 * (group * each + number)
+        tl.store(to_sums, alongs * scale, mask=here)
+        tl.store(to_sums + 1, levels, mask=here)
+        w = tl.load(weight + first + number, mask=here, other=0.0).to(tl.float32)
+        from_along += tl.sum(alongs * w, axis=0)
+        from_level += tl.sum(levels * w, axis=0)
+    from_along *= scale * scale / size
+    from_level /= size
+    for begin in range(0, each, PLANES):
+        number = begin + tl.arange(0, PLANES)
+        here = number < each
+        w = tl.load(weight + first + number, mask=here, other=0.0).to(tl.float32)
+        for at in range(0, plane, WIDE):
+            place = at + tl.arange(0, WIDE)
+            inside = here[:, None] & (place[None, :] < plane)
+            to = start + (number[:, None] * plane + place[None, :])
+            g = tl.load(dy + to, mask=inside, other=0.0).to(tl.float32) * w[:, None]
+            value = tl.load(x + to, mask=inside, other=0.0).to(tl.float32) - mean
+            tl.store(dx + to, (scale * (g - from_level - value * from_along)).to(dx.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def over_images(sums, dweight, dbias, batch, channels, IMAGES: tl.constexpr, BLOCK: tl.constexpr):
+    channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    along = tl.zeros((IMAGES, BLOCK), dtype=tl.float32)
+    level = tl.zeros((IMAGES, BLOCK), dtype=tl.float32)
+    for start in range(0, batch, IMAGES):
+        image = start + tl.arange(0, IMAGES)
+        inside = (image < batch)[:, None] & (channel < channels)[None, :]
+        at = sums + 2 * (image[:, None] * channels + channel[None, :])
+        along += tl.load(at, mask=inside, other=0.0)
+        level += tl.load(at + 1, mask=inside, other=0.0)
+    tl.store(dweight + channel, tl.sum(along, axis=0).to(dweight.dtype.element_ty), mask=channel < channels)
+    tl.store(dbias + channel, tl.sum(level, axis=0).to(dbias.dtype.element_ty), mask=channel < channels)
 
 
 @triton.jit
@@ -156,6 +258,12 @@ def tiles_of(plane):
     return max(1, min(32, TILE // block)), block, triton.cdiv(plane, block)
 
 
+def tile_of_a_group(plane, each):
+    """(planes, elements along each) of what a program takes at a time of its group: 16 elements a thread."""
+    wide = max(16, min(2 * TILE, triton.next_power_of_2(plane)))
+    return max(1, min(triton.next_power_of_2(each), 2 * TILE // wide)), wide
+
+
 def pieces_of(size, block):
     """(pieces, elements of each): whole blocks, and not too many pieces to merge."""
     span = max(PIECE, triton.cdiv(size, MOST_PIECES))
@@ -168,7 +276,19 @@ class Normed(torch.autograd.Function):
     def forward(ctx, x, weight, bias, groups, eps):
         x, weight, bias = x.contiguous(), weight.contiguous(), bias.contiguous()
         batch, channels = x.shape[:2]
-        plane, each = x[0, 0].numel(), channels // groups
+        each = channels // groups
+        plane = x.numel() // (batch * channels)
+        ctx.groups = groups
+        if each * plane <= WHOLE:
+            out = torch.empty_like(x)
+            stats = torch.empty(batch * groups, 2, dtype=torch.float32, device=x.device)
+            planes, wide = tile_of_a_group(plane, each)
+            whole_groups[(batch * groups,)](
+                x, weight, bias, out, stats, plane, channels, each, eps,
+                BLOCK=max(16, min(PIECE, triton.next_power_of_2(each * plane))), PLANES=planes, WIDE=wide, num_warps=8,
+            )  # fmt: skip
+            ctx.save_for_backward(x, weight, bias, stats)
+            return out
         size, block = each * plane, min(PIECE, max(16, triton.next_power_of_2(each * plane)))
         pieces, span = pieces_of(size, block)
         means, spreads = (torch.empty(batch * groups * pieces, dtype=torch.float32, device=x.device) for _ in range(2))
@@ -181,14 +301,25 @@ class Normed(torch.autograd.Function):
             eps, chunks, PIECES=triton.next_power_of_2(pieces), PLANES=tall, BLOCK=wide, num_warps=WARPS,
         )  # fmt: skip
         ctx.save_for_backward(x, weight, bias, stats)
-        ctx.groups = groups
         return out
 
     @staticmethod
     def backward(ctx, dy):
         x, weight, bias, stats = ctx.saved_tensors
         dy, (batch, channels), groups = dy.contiguous(), x.shape[:2], ctx.groups
-        plane, each, planes = x[0, 0].numel(), channels // groups, batch * channels
+        each, planes = channels // groups, batch * channels
+        plane = x.numel() // planes
+        if each * plane <= WHOLE:
+            sums = torch.empty(planes, 2, dtype=torch.float32, device=x.device)
+            dx, dweight, dbias = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(bias)
+            tall, wide = tile_of_a_group(plane, each)
+            whole_gradients[(batch * groups,)](
+                x, dy, weight, stats, sums, dx, plane, channels, each, PLANES=tall, WIDE=wide, num_warps=8
+            )
+            over_images[(triton.cdiv(channels, 32),)](
+                sums, dweight, dbias, batch, channels, IMAGES=16, BLOCK=32, num_warps=4
+            )
+            return dx, dweight, dbias, None, None
         tall, wide, chunks = tiles_of(plane)
         pieces, span = pieces_of(plane, wide)
         sums = torch.empty(planes * pieces, 2, dtype=torch.float32, device=x.device)

@@ -8,8 +8,8 @@ import triton
 import triton.language as tl
 from torch import nn
 
-TUNABLES = {"CHUNK": [16, 32, 64], "PROGRAMS": [120, 240, 480], "WARPS": [4, 8], "STAGES": [1, 2, 3]}
-CHUNK = 64
+TUNABLES = {"PROGRAMS": [120, 240, 480], "WARPS": [4, 8], "STAGES": [1, 2, 3]}
+MOST = 64
 PROGRAMS = 240
 WARPS = 4
 STAGES = 2
@@ -60,8 +60,9 @@ class ModelNew(nn.Module):
             cols //= 2
         strips = triton.cdiv(dim, cols)
         wide = q.dtype is torch.float32
-        # Never more tokens than the reference takes at once: a NaN reaches all of a chunk.
-        chunk = max(16, min(CHUNK, 32 if wide else CHUNK, 1 << (self.chunk.bit_length() - 1)))
+        # As many tokens at once as the reference takes: of an infinite value, what is in its chunk gets an infinity,
+        # and what comes later a NaN, as the state is then infinite either way.
+        chunk = max(16, min(MOST, 1 << (self.chunk.bit_length() - 1)))
         _walk[(batch * heads * strips,)](
             q, k, v, out, length, dim, dim**-0.5, strips, CHUNK=chunk, DIM=width,
             COLS=cols, PRECISION="tf32x3" if wide else "tf32", STAGES=1 if wide else STAGES, num_warps=WARPS,

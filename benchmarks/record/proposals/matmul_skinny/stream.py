@@ -78,7 +78,8 @@ class ModelNew(nn.Module):
             return out
         single = rows == 1
         wide = x.dtype is torch.float32
-        tile, deep = (COLS, INNER) if single else (TILE, DEEP // 2 if wide else DEEP)
+        strip = COLS if outer > 8 * PROGRAMS else max(1, COLS // 2)  # enough programs without a split in two launches
+        tile, deep = (strip, INNER) if single else (TILE, DEEP // 2 if wide else DEEP)
         blocks = triton.cdiv(outer, tile)
         pieces = max(1, min(8, inner // (2 * deep), PROGRAMS // (blocks * (1 if single else 2))))
         share = triton.cdiv(triton.cdiv(inner, deep), pieces) * deep
