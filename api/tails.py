@@ -66,6 +66,11 @@ class Tails:
             if not tail.followers:
                 del self._tails[job_id]
 
+    def covers(self, job_id: str, seq: int) -> bool:
+        """Whether what follows this event is at hand, of a job that somebody follows and that had not ended."""
+        tail = self._tails.get(job_id)
+        return tail is not None and tail.covers(seq)
+
 
 class Tail:
     """Of one job. It lives on one event loop."""
@@ -80,6 +85,10 @@ class Tail:
         self._mark = -1
         self._ended = False
         self._reading = asyncio.Lock()
+
+    def covers(self, seq: int) -> bool:
+        """Whether every event after `seq` that was read is here, and the job had not ended then."""
+        return self._begins is not None and seq >= self._begins and not self._ended
 
     async def after(self, seq: int, mark: int) -> Batch:
         """What follows the event `seq`, as it was at `mark` or later; a mark counts what was heard of the job.

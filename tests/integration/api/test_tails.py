@@ -95,6 +95,28 @@ def test_the_last_events_of_a_job_end_its_tail(sessions: sessionmaker[Session], 
     asyncio.run(follow())
 
 
+def test_a_tail_covers_what_it_has_read_until_the_job_ends_or_nobody_follows(
+    sessions: sessionmaker[Session], job: Job, history: History
+) -> None:
+    kept = Tails(cast(Store, Reads(sessions)))
+
+    async def follow() -> None:
+        assert not kept.covers(job["id"], 1)
+        with kept.follow(job["id"]) as tail:
+            assert not kept.covers(job["id"], 1)  # nothing was read yet
+            made = more(sessions, job, 2)
+            await tail.after(made[0], mark=0)
+            assert kept.covers(job["id"], made[0])
+            assert kept.covers(job["id"], made[1])
+            assert not kept.covers(job["id"], made[0] - 1)
+            history.finish(job["id"])
+            await tail.after(made[1], mark=1)
+            assert not kept.covers(job["id"], made[1])
+        assert not kept.covers(job["id"], made[1])
+
+    asyncio.run(follow())
+
+
 def test_a_job_that_is_not_there_is_said(sessions: sessionmaker[Session]) -> None:
     async def follow() -> None:
         with Tails(cast(Store, Reads(sessions))).follow("job_none") as tail, pytest.raises(UnknownJob):
