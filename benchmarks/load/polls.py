@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-import aiohttp
-
 from benchmarks.load.pace import Latencies, at_rate
-from benchmarks.load.service import Service, cpu_s
+from benchmarks.load.service import Service, clients, cpu_s
 
 PER_S = 500.0
 RUNNING, WAITING = 200, 50
@@ -17,15 +15,15 @@ RUNNING, WAITING = 200, 50
 async def polls(service: Service, seconds: float) -> Latencies:
     """Poll, each time with the tag of the answer before. Raises RuntimeError when a poll is neither 200 nor 304."""
     jobs = [*service.running_jobs(RUNNING), *service.waiting_jobs(WAITING)]
-    async with aiohttp.ClientSession(service.url, headers=service.headers) as session:
+    async with clients(service) as sessions:
         tags = {}
         for job in jobs:
-            async with session.get(f"/v1/jobs/{job}") as answer:
+            async with sessions[0].get(f"/v1/jobs/{job}") as answer:
                 tags[job] = answer.headers["ETag"]
         turns = itertools.cycle(jobs)
 
         async def poll(number: int) -> None:
-            job = next(turns)
+            job, session = next(turns), sessions[number % len(sessions)]
             async with session.get(f"/v1/jobs/{job}", headers={"If-None-Match": tags[job]}) as answer:
                 await answer.read()
                 if answer.status not in (200, 304):

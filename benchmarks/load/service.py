@@ -8,11 +8,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
+import aiohttp
 import httpx2
 from sqlalchemy import Engine, text
 
@@ -57,6 +59,21 @@ class Service:
         query = text("SELECT id FROM jobs WHERE state = :state AND finished_at IS NULL ORDER BY id DESC LIMIT :limit")
         with self.engine.connect() as connection:
             return list(connection.scalars(query, {"state": state, "limit": limit}))
+
+
+CLIENTS: Final = 40
+"""Dashboards and scripts, each with connections of its own: the kernel deals connections out to the processes of the API,
+and one client that uses its last connection again would load one of them."""
+
+
+@asynccontextmanager
+async def clients(service: Service) -> AsyncIterator[Sequence[aiohttp.ClientSession]]:
+    """So many of them."""
+    async with AsyncExitStack() as stack:
+        yield [
+            await stack.enter_async_context(aiohttp.ClientSession(service.url, headers=service.headers))
+            for _ in range(CLIENTS)
+        ]
 
 
 def cpu_s(pids: Iterable[int]) -> float:

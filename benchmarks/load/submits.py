@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import aiohttp
-
 from benchmarks.load.pace import Latencies, at_rate
-from benchmarks.load.service import Service, cpu_s
+from benchmarks.load.service import Service, clients, cpu_s
 
 PROBLEMS = ("softmax", "layernorm", "cumsum", "cross_entropy")
 
 
 async def submits(service: Service, seconds: float, per_s: float) -> Latencies:
     """Submit so many a second. Raises RuntimeError when a job is not accepted."""
-    async with aiohttp.ClientSession(service.url, headers=service.headers) as session:
+    async with clients(service) as sessions:
 
         async def submit(number: int) -> None:
             body = {
@@ -22,7 +20,7 @@ async def submits(service: Service, seconds: float, per_s: float) -> Latencies:
                 "labels": {"run": str(number)},
             }
             headers = {"Idempotency-Key": f"load-{per_s:.0f}-{number}"}
-            async with session.post("/v1/jobs", json=body, headers=headers) as answer:
+            async with sessions[number % len(sessions)].post("/v1/jobs", json=body, headers=headers) as answer:
                 await answer.read()
                 if answer.status != 202:
                     raise RuntimeError(f"a submission was answered {answer.status}: {await answer.text()}")
