@@ -62,7 +62,7 @@ class Service:
 
 
 CLIENTS: Final = 40
-"""Dashboards and scripts, each with connections of its own: the kernel deals connections out to the processes of the API,
+"""Dashboards and scripts, each with connections of its own: the kernel deals connections out to the API's processes,
 and one client that uses its last connection again would load one of them."""
 
 
