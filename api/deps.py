@@ -88,6 +88,8 @@ async def known_parameters(request: Request) -> None:
     Raises:
         Invalid: it names the parameter and lists the known ones.
     """
+    if not request.query_params:
+        return
     operation = request.app.openapi()["paths"][request.scope["route"].path][request.method.lower()]
     known = [parameter["name"] for parameter in operation.get("parameters", []) if parameter["in"] == "query"]
     unknown = [name for name in dict.fromkeys(request.query_params.keys()) if name not in known]
