@@ -16,6 +16,7 @@ from problems.catalog import Domain
 from worker.judge.inputs.probes import Probe, Variant, make_layouts, make_probes, make_shapes
 from worker.judge.numerics.truth import Case, Truth, prepare_cases
 from worker.judge.reference.domains import resolved
+from worker.judge.reference.footprint import memory_bytes
 from worker.judge.reference.problem import Instance, Problem
 
 _HOST_SLOTS = 3
@@ -68,10 +69,7 @@ class Exhibit:
     def slots(self) -> int:
         """Places for inputs in a bench of this workload."""
         memory = self._device_bytes()
-        if not memory:
-            return _HOST_SLOTS
-        fitting = int(_SLOT_SHARE * memory) // max(1, self.input_bytes)
-        return max(_MIN_DEVICE_SLOTS, min(_MAX_DEVICE_SLOTS, fitting))
+        return _slots(memory, self.input_bytes) if memory else _HOST_SLOTS
 
     @property
     def retained(self) -> int:
@@ -82,12 +80,18 @@ class Exhibit:
     def _device_bytes(self) -> int:
         """Memory of the GPU; 0 on a CPU."""
         first = next((value for value in self.instance.like if isinstance(value, torch.Tensor)), None)
-        return 0 if first is None or first.device.type == "cpu" else _memory_of("cuda:0")
+        return 0 if first is None or first.device.type == "cpu" else memory_bytes("cuda:0")
 
     @property
     def output_bytes(self) -> int:
         """Bytes of the outputs."""
         return sum(output.nbytes for output in self.cases[0].eager)
+
+
+def _slots(memory: int, input_bytes: int) -> int:
+    """Places for inputs of this size on a GPU with so many bytes."""
+    fitting = int(_SLOT_SHARE * memory) // max(1, input_bytes)
+    return max(_MIN_DEVICE_SLOTS, min(_MAX_DEVICE_SLOTS, fitting))
 
 
 class Exhibits:
@@ -111,7 +115,7 @@ class Exhibits:
         count = _CASES if size <= _LARGE_BYTES[self.device] else _CASES_LARGE
         domains = resolved(self.problem, instance)
         truth = Truth(instance, self.problem.spec.precision, domains)
-        budget_bytes = _CASE_SHARE * _memory_of(self.device) if self.device != "cpu" else math.inf
+        budget_bytes = _CASE_SHARE * memory_bytes(self.device) if self.device != "cpu" else math.inf
         cases = prepare_cases(self.problem, truth, self.device, seed, count, budget_bytes)
         return Exhibit(instance, cases, truth, domains)
 
@@ -141,7 +145,7 @@ class Exhibits:
 def expected_bytes(problem: Problem, hardware: str, device: str, *, compiled: bool) -> int:
     """What judging this problem will take of a GPU's memory, at a guess: the judge's cases, two benches for each
     workload, graphs of the `compiled` baselines, and the most that is alive on the way. Raises ReferenceFailed."""
-    total, kept, passing = _memory_of(device), _CONTEXT_BYTES, 0
+    total, kept, passing = memory_bytes(device), _CONTEXT_BYTES, 0
     for workload in problem.workloads(hardware):
         found = problem.footprint(workload)
         if found is None:
@@ -152,14 +156,8 @@ def expected_bytes(problem: Problem, hardware: str, device: str, *, compiled: bo
         case = given + _TRUTH_TIMES * returned
         count = _CASES if given <= _LARGE_BYTES[device] else _CASES_LARGE
         cases = min(count * case, max(_CASES_LARGE * case, int(_CASE_SHARE * total)))
-        slots = max(_MIN_DEVICE_SLOTS, min(_MAX_DEVICE_SLOTS, int(_SLOT_SHARE * total) // max(1, given)))
-        bench = slots * given + 2 * found.parameters + 2 * returned + found.largest
+        bench = _slots(total, given) * given + 2 * found.parameters + 2 * returned + found.largest
         kept += cases + (2 + _GRAPHS * compiled) * returned + 2 * bench
         results = min(int(_RETAIN_SHARE * total), _MAX_DEVICE_SLOTS * returned)
         passing = max(passing, results, 3 * max(found.wide, found.largest) + case)
     return int(_RUNNERS_TIMES * (kept + passing))
-
-
-def _memory_of(device: str) -> int:
-    """Bytes of a GPU's memory."""
-    return int(torch.cuda.get_device_properties(device).total_memory)

@@ -33,6 +33,7 @@ from worker.judge.intake import intake, load
 from worker.judge.lease import DeviceLease
 from worker.judge.physics.floor import PhysicsFloor
 from worker.judge.reference import admission
+from worker.judge.reference.footprint import memory_bytes
 from worker.judge.reference.problem import Problem
 from worker.judge.report import Evaluation, EvaluationRequest
 from worker.judge.room import Room
@@ -63,7 +64,7 @@ class Referee:
         self._on_gpu = options.hardware != "cpu" and torch.cuda.is_available()
         self.device = "cuda:0" if self._on_gpu else "cpu"
         self._lease = DeviceLease(options.home / "run", _device_name(self._on_gpu))
-        self._room = Room(options.home / "run", _device_name(True), _memory()) if self._on_gpu else None
+        self._room = Room(options.home / "run", _device_name(True), memory_bytes(self.device)) if self._on_gpu else None
         self.processes = Processes(options, on_gpu=self._on_gpu)
         self._exhibits: Exhibits | None = None
         self._baselines: Baselines | None = None
@@ -363,10 +364,6 @@ class Referee:
 
 def _secret_rng() -> random.Random:
     return random.Random(secrets.randbits(64))
-
-
-def _memory() -> int:
-    return int(torch.cuda.get_device_properties(0).total_memory)
 
 
 def _device_name(on_gpu: bool) -> str:

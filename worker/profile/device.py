@@ -124,7 +124,7 @@ def _copy_gbps(like: Any, elements: int, wait: Callable[[], object]) -> float:
     source = torch.ones(elements, dtype=torch.float32, device=like.device)
     target = torch.empty_like(source)
     best_s = _best_s(lambda: target.copy_(source), wait)
-    return round(2 * source.nbytes / best_s / 1e9, 1)
+    return _three_digits(2 * source.nbytes / best_s / 1e9)
 
 
 def _matmul_tflops(like: Any, size: int, dtype: Any, wait: Callable[[], object]) -> float:
@@ -134,7 +134,12 @@ def _matmul_tflops(like: Any, size: int, dtype: Any, wait: Callable[[], object])
     left, right = (torch.randn(size, size, device=like.device).to(dtype) for _ in range(2))
     out = torch.empty_like(left)
     best_s = _best_s(lambda: torch.mm(left, right, out=out), wait)
-    return round(2 * size**3 / best_s / 1e12, 3)
+    return _three_digits(2 * size**3 / best_s / 1e12)
+
+
+def _three_digits(figure: float) -> float:
+    """As many as were measured. Not decimals: a core without bf16 instructions does 0.0004 TFLOP/s, which is not 0."""
+    return float(f"{figure:.3g}")
 
 
 def _best_s(call: Callable[[], object], wait: Callable[[], object]) -> float:

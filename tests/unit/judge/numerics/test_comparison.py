@@ -270,6 +270,13 @@ class TestOverflow:
         assert compare(other, truth, eager, self.limit).passed == accepted
         assert compare(eager, truth, eager, self.limit).passed
 
+    def test_however_wide_the_tolerance_only_near_the_end(self) -> None:
+        truth = self.truth.clamp(-5e4, 5e4)
+        wide = tolerance(10.0, 20.0, torch.float16)
+        other = truth.half()
+        other[7, 7] = torch.inf * truth[7, 7].sign()
+        assert "infinity" in compare(other, truth, truth.half(), wide).reason
+
     def test_with_the_right_sign(self) -> None:
         truth = self.truth.clone()
         truth[7, 7] = 65_510.0
