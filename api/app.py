@@ -190,6 +190,6 @@ def _feed_ended(feed: asyncio.Task[None]) -> None:
 
 def _celery_ring() -> Ring:
     # Imported when the application starts: describing the API needs no Celery.
-    from worker.client import ring
+    from worker.client import ring_all
 
-    return ring
+    return ring_all

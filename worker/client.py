@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import structlog
 from celery import Celery
-from kombu.exceptions import OperationalError
+from kombu.exceptions import BatchPublishError, OperationalError
 from redis.exceptions import RedisError
 
 from db.settings import get_settings
@@ -24,6 +24,8 @@ KEY_PREFIX: Final = "kernelwright:"
 """Keeps our keys apart from those of others in one Redis."""
 HARD_LIMIT_S: Final = 1800
 """Nothing may take longer. The judge's and the proposers' own deadlines are far shorter."""
+
+_AWAY: Final = (BatchPublishError, OperationalError, RedisError, OSError)
 
 log = structlog.get_logger(__name__)
 
@@ -58,22 +60,34 @@ def producer() -> Celery:
 
 def ring(work_id: str, queue: str, kind: str) -> bool:
     """Say that there is work on a queue. False when Redis is away: logged, and rung again by the reaper."""
-    try:
-        producer().send_task(f"kernelwright.{kind}", args=[work_id], queue=queue, ignore_result=True)
-    except (OperationalError, RedisError, OSError) as error:
-        log.warning("doorbell.lost", work_id=work_id, queue=queue, kind=kind, error=str(error))
-        return False
-    return True
+    return ring_all([(work_id, queue, kind)]) == 1
 
 
 def ring_all(doorbells: Iterable[Doorbell]) -> int:
-    """Ring for each; stops at the first that is lost, since Redis is away. Returns how many rang."""
-    rung = 0
-    for work_id, queue, kind in doorbells:
-        if not ring(work_id, queue, kind):
-            break
-        rung += 1
-    return rung
+    """Ring for each, in one trip to Redis. Returns how many rang: all, or none when Redis is away."""
+    bells = list(doorbells)
+    if not bells:
+        return 0
+    try:
+        try:
+            _publish(bells)
+        except BatchPublishError:  # an idle connection was closed; who is rung for twice is found done
+            _publish(bells)
+    except _AWAY as error:
+        work_id, queue, kind = bells[0]
+        why = str(error.__cause__ or error)
+        log.warning("doorbell.lost", work_id=work_id, queue=queue, kind=kind, count=len(bells), error=why)
+        return 0
+    return len(bells)
+
+
+def _publish(bells: Iterable[Doorbell]) -> None:
+    app = producer()
+    # Alone a message takes 0.9 ms of CPU, half of it for a connection from the pool and a trip; of ten together 0.4 ms.
+    with app.producer_or_acquire() as publisher, publisher.batch():
+        for work_id, queue, kind in bells:
+            name = f"kernelwright.{kind}"
+            app.send_task(name, args=[work_id], queue=queue, ignore_result=True, producer=publisher)
 
 
 def ring_once(doorbell: Doorbell, every_s: int) -> bool:
@@ -84,7 +98,7 @@ def ring_once(doorbell: Doorbell, every_s: int) -> bool:
     try:
         with producer().connection_for_read() as connection, connection.channel() as channel:
             fresh = channel.client.set(_mark(doorbell[2]), "", nx=True, ex=every_s)
-    except (OperationalError, RedisError, OSError) as error:
+    except _AWAY as error:
         log.warning("doorbell.lost", queue=doorbell[1], kind=doorbell[2], error=str(error))
         return False
     return bool(fresh) and ring(*doorbell)
@@ -95,7 +109,7 @@ def heard(kind: str) -> None:
     try:
         with producer().connection_for_read() as connection, connection.channel() as channel:
             channel.client.delete(_mark(kind))
-    except (OperationalError, RedisError, OSError) as error:
+    except _AWAY as error:
         log.warning("doorbell.not_reset", kind=kind, error=str(error))
 
 
@@ -123,6 +137,6 @@ def depths(queues: Iterable[str]) -> Mapping[str, int]:
             for queue in queues:
                 # Not queue_declare(passive=True): kombu 5.7 forgets the key prefix there and finds no queue.
                 found[queue] = int(channel.client.llen(queue))
-    except (OperationalError, RedisError, OSError) as error:
+    except _AWAY as error:
         log.warning("doorbell.depth_unknown", error=str(error))
     return found

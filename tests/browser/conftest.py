@@ -59,7 +59,7 @@ def showcase(filled: tuple[str, Showcase]) -> Showcase:
 @pytest.fixture(scope="session")
 def site(filled: tuple[str, Showcase], valkey: EmbeddedValkey) -> Iterator[str]:
     settings = Settings(database_url=SecretStr(filled[0]), redis_url=SecretStr(valkey.url))
-    with serving(create_app(settings, ring=lambda *_: True)) as url:
+    with serving(create_app(settings, ring=lambda _bells: None)) as url:
         yield url
 
 

@@ -98,7 +98,7 @@ def _serving(database_url: str, redis_url: str, auth: Literal["required", "loopb
         rate_limit=NO_LIMIT,
         rate_limit_address=NO_LIMIT,
     )
-    with serving(create_app(settings, ring=lambda *_work: True)) as url:
+    with serving(create_app(settings, ring=lambda _bells: None)) as url:
         yield url
 
 

@@ -6,7 +6,7 @@ Server and database are made once and emptied before each test: a fresh pair cos
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import httpx2
@@ -16,6 +16,7 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from api.app import create_app
+from api.doorbell import Bell
 from cli.client import Client, Job
 from cli.embedded.postgres import EmbeddedPostgres
 from cli.embedded.valkey import EmbeddedValkey
@@ -37,9 +38,8 @@ class Bells:
     def __init__(self) -> None:
         self.rung: list[tuple[str, str, str]] = []
 
-    def __call__(self, work_id: str, queue: str, kind: str) -> bool:
-        self.rung.append((work_id, queue, kind))
-        return True
+    def __call__(self, bells: Sequence[Bell]) -> None:
+        self.rung.extend(bells)
 
     def heard(self, count: int) -> list[tuple[str, str, str]]:
         """So many rings, sorted. The server rings in threads of its own, and answers without waiting for them."""

@@ -24,7 +24,7 @@ LONG_S = 30.0
 async def feeding(database_url: str, listen_url: str, poll_s: float) -> AsyncIterator[Feed]:
     """A running feed that listens at one address and polls at another."""
     engine, listened = make_async_engine(database_url, "tests"), make_async_engine(listen_url, "tests")
-    doorbell = Doorbell(lambda *_: True)
+    doorbell = Doorbell(lambda _bells: None)
     feed = Feed(listened, Store(make_async_sessions(engine), doorbell), poll_s=poll_s, sweep_s=poll_s)
     running = asyncio.create_task(feed.run())
     try:

@@ -74,7 +74,7 @@ def environment(tmp_path: Path) -> Environment:
 
 @pytest.fixture
 def client(settings: Settings) -> Iterator[Client]:
-    with serving(create_app(settings, ring=lambda *_: True)) as url, Client(url) as client:
+    with serving(create_app(settings, ring=lambda _bells: None)) as url, Client(url) as client:
         yield client
 
 

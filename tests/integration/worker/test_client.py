@@ -20,6 +20,13 @@ def messages(broker: Redis, queue: str) -> list[str]:
     return [json.loads(message)["headers"]["argsrepr"] for message in raw]
 
 
+def calls(broker: Redis) -> int:
+    """Messages pushed since the server started."""
+    found = broker.info("commandstats")
+    assert isinstance(found, dict)
+    return int(found["cmdstat_lpush"]["calls"]) if "cmdstat_lpush" in found else 0
+
+
 def test_a_ring_is_a_message_with_one_work_id_on_the_works_queue(configured: Settings, broker: Redis) -> None:
     assert client.ring("work_1", "gpu.nvidia-h100", "evaluate")
     assert messages(broker, "gpu.nvidia-h100") == ["['work_1']"]
@@ -30,6 +37,25 @@ def test_a_ring_is_a_message_with_one_work_id_on_the_works_queue(configured: Set
 def test_all_keys_have_our_prefix(configured: Settings, broker: Redis) -> None:
     client.ring("work_1", "cpu", "evaluate")
     assert {str(key).split(":")[0] for key in broker.scan_iter()} == {"kernelwright"}
+
+
+def test_several_are_rung_for_in_one_trip(configured: Settings, broker: Redis) -> None:
+    before = calls(broker)
+    assert (
+        client.ring_all([("work_1", "cpu", "evaluate"), ("work_2", "control", "advance"), ("work_3", "cpu", "admit")])
+        == 3
+    )
+    assert messages(broker, "cpu") == ["['work_3']", "['work_1']"]
+    assert messages(broker, "control") == ["['work_2']"]
+    assert calls(broker) == before + 3
+    assert client.ring_all([]) == 0
+
+
+def test_a_connection_that_was_closed_meanwhile_loses_no_ring(configured: Settings, broker: Redis) -> None:
+    assert client.ring("work_1", "cpu", "evaluate")
+    broker.client_kill_filter(_type="normal", skipme=True)
+    assert client.ring("work_2", "cpu", "evaluate")
+    assert messages(broker, "cpu") == ["['work_2']", "['work_1']"]
 
 
 def test_ringing_without_redis_is_no_error(

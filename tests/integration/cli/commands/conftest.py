@@ -48,7 +48,7 @@ def command(*arguments: str | Path) -> list[str]:
 
 @pytest.fixture
 def url(settings: Settings) -> Iterator[str]:
-    with serving(create_app(settings, ring=lambda *_: True)) as url:
+    with serving(create_app(settings, ring=lambda _bells: None)) as url:
         yield url
 
 

@@ -27,7 +27,7 @@ def url(settings: Settings, sessions: sessionmaker[Session]) -> Iterator[str]:
     """A service that may send to this machine, with what sends."""
     deliverer = Deliverer(sessions, HERE, poll_s=0.05)
     deliverer.start()
-    with serving(create_app(settings.model_copy(update={"webhook_allow": HERE}), ring=lambda *_: True)) as url:
+    with serving(create_app(settings.model_copy(update={"webhook_allow": HERE}), ring=lambda _bells: None)) as url:
         yield url
     deliverer.stop()
 
