@@ -49,6 +49,7 @@ from api.identities import Identities
 from api.limiting import Limiter
 from api.middleware import FrontMiddleware
 from api.pages import site
+from api.polling import PollMiddleware
 from api.shutdown import release_on_signal
 from api.store import Store
 from api.streams import Streams
@@ -115,6 +116,7 @@ def create_app(settings: Settings | None = None, *, ring: Ring | None = None) ->
         redoc_url=None,
     )
     app.state.metrics = metrics.ServiceMetrics(health.own_version())
+    app.add_middleware(PollMiddleware, route=jobs.polled())
     app.add_middleware(AccessMiddleware)
     app.add_middleware(FrontMiddleware, served=app.state.metrics.served)
     handlers.install(app)

@@ -1,9 +1,9 @@
-"""What polls of running jobs were answered last, remembered while changes can be heard.
+"""What polls of jobs were answered last, remembered while changes can be heard.
 
 Most requests of a service that is watched ask whether a job is still what it was. Each event of a job notifies in its
 transaction (`db.events`), and what is remembered of that job is forgotten; while nobody listens nothing is remembered.
-So a poll is as new as the notification, which takes milliseconds, and one second old if it is lost. Jobs that wait are
-left out: others move their place without touching them.
+So a poll is as new as the notification, which takes milliseconds, and five seconds old if it is lost. Others move the
+place of a job that waits without touching it: it is remembered as long as places are held (`api.places`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-REMEMBERED_S: Final = 1.0
+REMEMBERED_S: Final = 5.0
 MOST: Final = 10_000
 
 
@@ -53,11 +53,11 @@ class Glances:
         mark = self._reading[job_id] = object()
         return mark
 
-    def remember(self, job_id: str, mark: object, glance: Glance) -> None:
+    def remember(self, job_id: str, mark: object, glance: Glance, good_for_s: float = REMEMBERED_S) -> None:
         """Keep what was read, unless the job has changed since `mark` was taken."""
-        if self._reading.get(job_id) is not mark or not self._listening():
+        if self._reading.get(job_id) is not mark or good_for_s <= 0 or not self._listening():
             return
         del self._reading[job_id]
         if len(self._known) >= MOST:
             self._known.clear()
-        self._known[job_id] = time.monotonic() + REMEMBERED_S, glance
+        self._known[job_id] = time.monotonic() + good_for_s, glance

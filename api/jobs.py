@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from pydantic import Field
 from sqlalchemy.orm import Session
+from starlette.routing import BaseRoute
 
 from api import examples, submission
 from api.deps import ActorDep, FeedDep, GlancesDep, StoreDep, known_parameters
@@ -24,13 +25,13 @@ from api.errors import (
     UnknownJob,
     invalid,
 )
-from api.glances import Glance, Glances
+from api.glances import REMEMBERED_S, Glance, Glances
 from api.job_schemas import CancelBody, Cancelled, DryRun, Job, JobBody, JobPage
 from api.job_views import job_view, job_views
 from api.negotiation import etag, matches, preferred_wait_s
 from api.openapi import answers, example
 from api.paging import Cursor, Limit, link_next
-from api.places import queue_places
+from api.places import held_s, queue_places
 from api.schemas import Text, TimeIn
 from api.store import Store
 from api.waiting import LONGEST_WAIT_S, job_when_changed, job_when_ended, load_job
@@ -181,6 +182,11 @@ async def rerun_job(
     return await _submitted(response, store, feed, job, replayed, preferred_wait_s(prefer))
 
 
+def polled() -> BaseRoute:
+    """The operation that dashboards poll."""
+    return next(route for route in router.routes if getattr(route, "endpoint", None) is show_job)
+
+
 def job_tag(version: int, place: int | None) -> str:
     """The entity tag. Others move a waiting job's place without touching its version, so the place is part of it."""
     return etag(str(version) if place is None else f"{version}.{place}")
@@ -194,22 +200,26 @@ async def _unchanged(store: Store, glances: Glances, job_id: str, if_none_match:
         found = await store.read(_glance, job_id)
         if found is None:
             return None
-        known, waits = found
-        if not waits:
-            glances.remember(job_id, mark, known)
+        known, good_for_s = found
+        glances.remember(job_id, mark, known, good_for_s)
     return known.headers if matches(if_none_match, known.tag) else None
 
 
-def _glance(session: Session, job_id: str) -> tuple[Glance, bool] | None:
-    """How the job would be answered for, and whether it waits in a queue: two columns of one row are read where the
+def _glance(session: Session, job_id: str) -> tuple[Glance, float] | None:
+    """How the job would be answered for, and how long unless it changes: two columns of one row are read where the
     whole resource takes five queries."""
     found = jobs.glance(session, job_id)
     if found is None:
         return None
     state = JobState(found.state)
-    waits = state is JobState.QUEUED
-    tag = job_tag(found.version, queue_places(session, [job_id]).get(job_id) if waits else None)
-    return Glance(tag, _headers_of(tag, state)), waits
+    if state is not JobState.QUEUED:
+        return _answered(job_tag(found.version, None), state), REMEMBERED_S
+    place = queue_places(session, [job_id]).get(job_id)
+    return _answered(job_tag(found.version, place), state), held_s(session)
+
+
+def _answered(tag: str, state: JobState) -> Glance:
+    return Glance(tag, _headers_of(tag, state))
 
 
 async def _submitted(

@@ -29,8 +29,8 @@ class _Ranking:
     at: float
     places: dict[str, int]
 
-    def current(self, held_s: float) -> bool:
-        return len(self.places) > LONG and time.monotonic() < self.at + held_s
+    def left_s(self, held_s: float) -> float:
+        return self.at + held_s - time.monotonic() if len(self.places) > LONG else 0.0
 
 
 _rankings: Final[WeakKeyDictionary[Engine | Connection, _Ranking]] = WeakKeyDictionary()
@@ -43,7 +43,7 @@ def queue_places(session: Session, job_ids: Sequence[str], *, new: bool = False)
         return {}
     database = session.get_bind()
     ranking = _rankings.get(database)
-    if ranking is None or not ranking.current(HELD_FOR_NEW_S if new else HELD_S):
+    if ranking is None or ranking.left_s(HELD_FOR_NEW_S if new else HELD_S) <= 0:
         if ranking is not None:
             ranking.at = time.monotonic()  # whoever asks while this one ranks is given the old places
         ranking = _rankings[database] = _Ranking(time.monotonic(), ledger.places(session))
@@ -51,3 +51,9 @@ def queue_places(session: Session, job_ids: Sequence[str], *, new: bool = False)
         for job_id in job_ids:
             ranking.places.setdefault(job_id, len(ranking.places) + 1)
     return {job_id: ranking.places[job_id] for job_id in job_ids if job_id in ranking.places}
+
+
+def held_s(session: Session) -> float:
+    """How long places are still held."""
+    ranking = _rankings.get(session.get_bind())
+    return 0.0 if ranking is None else max(0.0, ranking.left_s(HELD_S))

@@ -8,13 +8,44 @@ from typing import Any
 
 import httpx2
 import pytest
+import sqlalchemy
 from sqlalchemy.orm import Session, sessionmaker
 
+from api import places
 from cli.client import ApiError, Client, Job
 from db import events
 from db.vocabulary import CandidateState, EventType, StopReason, Verdict
 from tests.integration.api.conftest import BODY, Bells
 from tests.integration.api.history import History
+
+
+class Statements:
+    """What is sent to databases meanwhile, by any connection of this process."""
+
+    def __init__(self) -> None:
+        self._seen: list[str] = []
+
+    def __enter__(self) -> Statements:
+        sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sqlalchemy.event.remove(sqlalchemy.Engine, "before_cursor_execute", self._note)
+
+    def about(self, words: str) -> list[str]:
+        """Those with these words in them."""
+        return [each for each in self._seen if words in each]
+
+    def _note(self, _connection: object, _cursor: object, statement: str, *_: object) -> None:
+        self._seen.append(statement)
+
+
+def polls_counted(http: httpx2.Client) -> float:
+    """Answers 304 to polls of a job, by the service's own count."""
+    found = [
+        line for line in http.get("/metrics").text.splitlines() if 'route="/v1/jobs/{job_id}",status="304"' in line
+    ]
+    return float(found[0].rpartition(" ")[2]) if found else 0.0
 
 
 def test_a_job_shows_its_progress_its_best_and_its_spending(client: Client, history: History, job: Job) -> None:
@@ -62,6 +93,43 @@ def test_an_unchanged_job_is_a_304_and_a_changed_one_is_not(http: httpx2.Client,
         assert time.monotonic() < until
     assert changed.status_code == 200
     assert changed.headers["etag"] != tag
+
+
+def test_a_poll_answered_from_memory_is_counted_and_looks_like_any_other(
+    http: httpx2.Client, history: History, job: Job
+) -> None:
+    path = f"/v1/jobs/{job['id']}"
+    history.start(job["id"])
+    tag = http.get(path).headers["etag"]
+    if_new, before = {"If-None-Match": tag, "X-Request-Id": "mine"}, polls_counted(http)
+    with Statements() as seen:
+        read, remembered = http.get(path, headers=if_new), http.get(path, headers=if_new)
+    assert [len(seen.about("FROM jobs")), read.status_code, remembered.status_code] == [1, 304, 304]
+    varying = {"date"}
+    assert {name: value for name, value in read.headers.items() if name not in varying} == {
+        name: value for name, value in remembered.headers.items() if name not in varying
+    }
+    assert remembered.headers["x-request-id"] == "mine"
+    assert polls_counted(http) == before + 2
+    assert http.get(path).status_code == 200
+    assert http.get(path, headers={"If-None-Match": '"0"'}).status_code == 200
+    assert http.get(path, headers=if_new, params={"sate": "running"}).status_code == 422
+    assert http.post(path, headers=if_new).status_code == 405
+
+
+def test_in_a_long_queue_a_place_is_as_old_as_its_ranking(
+    http: httpx2.Client, client: Client, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "LONG", 1)
+    first, second = client.submit(BODY), client.submit(BODY)
+    time.sleep(places.HELD_S)
+    path = f"/v1/jobs/{second['id']}"
+    tag = http.get(path).headers["etag"]
+    assert [http.get(path, headers={"If-None-Match": tag}).status_code for _ in range(2)] == [304, 304]
+    history.start(first["id"])
+    time.sleep(places.HELD_S)
+    moved = http.get(path, headers={"If-None-Match": tag})
+    assert (moved.status_code, moved.json()["queue"]) == (200, {"position": 1})
 
 
 def test_a_waiting_job_that_moves_up_is_not_unchanged(http: httpx2.Client, client: Client, history: History) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from api import glances
@@ -61,9 +63,12 @@ def test_while_nobody_listens_nothing_is_remembered_or_known(known: Glances, ear
     assert known.of("job") is None
 
 
-def test_a_lost_notification_costs_a_second(known: Glances, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(glances, "REMEMBERED_S", 0.0)
-    known.remember("job", known.reading("job"), NOW)
+def test_a_lost_notification_costs_as_long_as_it_was_good_for(known: Glances) -> None:
+    known.remember("job", known.reading("job"), NOW, good_for_s=0.05)
+    assert known.of("job") == NOW
+    time.sleep(0.06)
+    assert known.of("job") is None
+    known.remember("job", known.reading("job"), NOW, good_for_s=0.0)
     assert known.of("job") is None
 
 
