@@ -21,7 +21,7 @@ from api.problem_schemas import outlined
 from db import budgets, jobs
 from db.admissions import ProblemRefused, current_admission, raise_if_refused
 from db.audit import Actor
-from db.budgets import BudgetSpent, check_submission, lock_limited
+from db.budgets import BudgetSpent, check_submission
 from db.storable import storable_json
 from db.vocabulary import Proposer, target_queue
 from db.workers import live_workers
@@ -117,9 +117,7 @@ def _scoped(key: str, actor: Actor) -> str:
 def _created(
     session: Session, new: jobs.NewJob, idempotency: jobs.IdempotencyKey | None, actor: Actor
 ) -> tuple[Job, bool]:
-    allow = None
-    if lock_limited(session, new.key_id):  # before anything else of the submission is: its requests take turns
-        allow = partial(check_submission, session, new.key_id, models=bool(new.models))
+    allow = partial(check_submission, session, new.key_id, models=bool(new.models))
     try:
         created = jobs.create_job(session, new, idempotency, allow, actor)
     except jobs.IdempotencyMismatch as error:

@@ -31,26 +31,22 @@ def refusal(reason: str | None) -> str:
     return f"the problem cannot be judged: {reason or 'it was refused'}"
 
 
-# One journey, as every submission asks: the judge's hash by the worker that was heard last, then its finding.
-_CURRENT: Final = (
-    select(Admission)
-    .from_statement(
-        text(
-            """
-            SELECT admissions.*
-            FROM admissions
-            LEFT JOIN (
-                SELECT device ->> :fact AS judge FROM workers
-                WHERE hardware = :hardware AND device <> '{}' ORDER BY heartbeat_at DESC LIMIT 1
-            ) AS heard ON true
-            WHERE problem_hash = :problem AND hardware = :hardware AND (heard.judge IS NULL OR judge_hash = heard.judge)
-            ORDER BY created_at DESC, id DESC
-            LIMIT 1
-            """
-        ).bindparams(fact=JUDGE_FACT)
-    )
-    .execution_options(populate_existing=True)
-)
+CURRENT: Final = text(
+    """
+    SELECT admissions.*
+    FROM admissions
+    LEFT JOIN (
+        SELECT device ->> :fact AS judge FROM workers
+        WHERE hardware = :hardware AND device <> '{}' ORDER BY heartbeat_at DESC LIMIT 1
+    ) AS heard ON true
+    WHERE problem_hash = :problem AND hardware = :hardware AND (heard.judge IS NULL OR judge_hash = heard.judge)
+    ORDER BY created_at DESC, id DESC
+    LIMIT 1
+    """
+).bindparams(fact=JUDGE_FACT)
+"""In one journey: the judge's hash by the worker that was heard last, then its finding about `:problem`."""
+
+_CURRENT: Final = select(Admission).from_statement(CURRENT).execution_options(populate_existing=True)
 
 
 def find_admission(session: Session, problem_hash: str, hardware: str, judge_hash: str) -> Admission | None:

@@ -41,7 +41,11 @@ def _any_of(names: Sequence[str]) -> ColumnElement[bool]:
 
 
 _KEY: Final = ApiKey.id == bindparam("key_id")
-_LOCK_LIMITED: Final = select(ApiKey.id).where(_KEY, _any_of((*CAPS, *QUOTAS))).with_for_update(key_share=True)
+LOCK_LIMITED: Final = select(ApiKey.id).where(_KEY, _any_of((*CAPS, *QUOTAS))).with_for_update(key_share=True)
+"""Lock `:key_id` until the transaction ends if it has caps or quotas, and give its id back.
+
+One without is not locked: its requests would wait for each other, and have nothing to count.
+"""
 _WITH_QUOTAS: Final = select(ApiKey).where(_KEY, _any_of(QUOTAS)).execution_options(populate_existing=True)
 
 
@@ -114,11 +118,8 @@ def key_over(session: Session, key_id: str | None, *, models: bool = True) -> st
 
 
 def lock_limited(session: Session, key_id: str | None) -> bool:
-    """Lock a key that has caps or quotas until the transaction ends; whether it has.
-
-    One without is not locked: its requests would wait for each other, and have nothing to count.
-    """
-    return key_id is not None and session.scalar(_LOCK_LIMITED, {"key_id": key_id}) is not None
+    """Lock a key that has caps or quotas until the transaction ends; whether it has."""
+    return key_id is not None and session.scalar(LOCK_LIMITED, {"key_id": key_id}) is not None
 
 
 def check_key(session: Session, key_id: str | None, *, models: bool = True) -> None:
@@ -128,7 +129,7 @@ def check_key(session: Session, key_id: str | None, *, models: bool = True) -> N
 
 
 def check_submission(session: Session, key_id: str | None, *, models: bool) -> None:
-    """Before a key's next job, with `models` or without, under the lock of `lock_limited`.
+    """Before a key's next job, with `models` or without, under the lock of `LOCK_LIMITED`.
 
     Raises BudgetSpent, QuotaUsed.
     """

@@ -13,19 +13,21 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import bindparam, literal_column, select
+from sqlalchemy import Row, Text, bindparam, exists, literal, literal_column, select, true
 from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from db import events, ledger, outbox, tracing
-from db.admissions import ProblemRefused, current_admission, raise_if_refused
+from db.admissions import CURRENT, ProblemRefused, raise_if_refused
 from db.audit import Actor
+from db.budgets import LOCK_LIMITED
 from db.ids import new_id
 from db.judging import new_judge_seed
 from db.models import Admission, Job, Problem
 from db.statements import load_statements
 from db.storable import storable_json, storable_text
 from db.vocabulary import QUEUE_CONTROL, AuditAction, EventType, SearchPolicy, WorkKind, target_queue
+from db.webhook_models import Webhook
 
 __all__ = [
     "CreatedJob",
@@ -49,6 +51,24 @@ _CREATE: Final = (
     )
     .execution_options(populate_existing=True)
 )
+
+
+_KNOWN: Final = SQL["known"].columns(request_hash=Text, job_id=Text).cte("known")
+_FOUND: Final = aliased(Admission, CURRENT.columns(*Admission.__table__.columns).cte("found"), name="admission")
+_ONE_ROW: Final = select(literal(1)).subquery("one_row")
+_BEFORE: Final = (
+    select(
+        exists(LOCK_LIMITED.cte("limited")).label("limited"),
+        exists(select(Webhook.id).where(Webhook.enabled)).label("webhooks"),
+        _KNOWN.c.request_hash,
+        _KNOWN.c.job_id,
+        _FOUND,
+    )
+    .select_from(_ONE_ROW.outerjoin(_KNOWN, true()).outerjoin(_FOUND, true()))
+    .execution_options(populate_existing=True)
+)
+"""All that has to be known before, in one journey: whether the API key has caps or quotas, which locks it; whether
+anybody wants to be told; what the idempotency key stands for; what the judge found. Always one row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,24 +137,33 @@ def create_job(
     """Store the job, its events, the examination of its problem and its first advance; the doorbells are left in the
     session.
 
-    Of concurrent requests with one key the first creates and the others are told `replayed`. `allow` may refuse, by
-    raising, what is not a replay. `actor` did it: the audit log says so.
+    Of concurrent requests with one key the first creates and the others are told `replayed`. `allow` is asked when the
+    API key has caps or quotas, which locks it: it may refuse, by raising, what is not a replay. `actor` did it: the
+    audit log says so.
     Raises IdempotencyMismatch when the key was used for another request within 24 hours, and ProblemRefused when the
     judge has refused the problem on this hardware.
     """
-    if (earlier := _replay(session, idempotency)) is not None:
+    key = None if idempotency is None else idempotency.key
+    about = {"problem": new.problem_hash, "hardware": new.hardware, "key_id": new.key_id}
+    before = session.execute(_BEFORE, {**about, "key": key, "ttl_s": IDEMPOTENCY_TTL.total_seconds()}).one()
+    # The rows were read before the lock was waited for: the request that had it may have used the same key.
+    seen = _known(session, idempotency) if before.limited else before
+    if (earlier := _replay(session, idempotency, seen)) is not None:
         return CreatedJob(earlier, replayed=True)
-    if allow is not None:
+    if before.limited and allow is not None:
         allow()
-    known = current_admission(session, new.problem_hash, new.hardware)
+    known: Admission | None = before.admission
     raise_if_refused(known)
     created = _create(session, new, known, idempotency, actor)
-    if created is not None:
-        return CreatedJob(created, replayed=False)
-    earlier = _replay(session, idempotency)  # another request with this key was faster, and has committed
-    if earlier is None:
-        raise RuntimeError("an idempotency key is taken, and nobody has it")
-    return CreatedJob(earlier, replayed=True)
+    if created is None:  # another request with this key was faster, and has committed
+        earlier = _replay(session, idempotency, _known(session, idempotency))
+        if earlier is None:
+            raise RuntimeError("an idempotency key is taken, and nobody has it")
+        return CreatedJob(earlier, replayed=True)
+    job, told_seq = created
+    if before.webhooks:
+        outbox.tell(session, job.id, told_seq, EventType.JOB_CREATED)
+    return CreatedJob(job, replayed=False)
 
 
 def same_again(session: Session, job: Job, key_id: str | None) -> NewJob:
@@ -161,22 +190,26 @@ def admitted_data(admission: Admission, *, reused: bool) -> dict[str, Any]:
     }
 
 
-def _replay(session: Session, idempotency: IdempotencyKey | None) -> Job | None:
+def _known(session: Session, idempotency: IdempotencyKey | None) -> Row[Any] | None:
     if idempotency is None:
         return None
     about = {"key": idempotency.key, "ttl_s": IDEMPOTENCY_TTL.total_seconds()}
-    row = session.execute(SQL["known"], about).one_or_none()
-    if row is None:
+    return session.execute(SQL["known"], about).one_or_none()
+
+
+def _replay(session: Session, idempotency: IdempotencyKey | None, seen: Row[Any] | None) -> Job | None:
+    """The job that the idempotency key stands for, by what was `seen` of it."""
+    if idempotency is None or seen is None or seen.job_id is None:
         return None
-    if row.request_hash != idempotency.request_hash:
+    if seen.request_hash != idempotency.request_hash:
         raise IdempotencyMismatch
-    return session.get_one(Job, row.job_id)
+    return session.get_one(Job, seen.job_id)
 
 
 def _create(
     session: Session, new: NewJob, known: Admission | None, idempotency: IdempotencyKey | None, actor: Actor | None
-) -> Job | None:
-    """The job, or None when another request has taken the idempotency key meanwhile."""
+) -> tuple[Job, int] | None:
+    """The job and the number of its first event, or None when another request has taken the idempotency key."""
     about = {"problem": new.problem_name, "hardware": new.hardware, "language": new.language}
     told = [{"type": EventType.JOB_CREATED.value, "data": about}]
     work = []
@@ -204,9 +237,8 @@ def _create(
     job: Job = row[0]
     for unit in work:
         ledger.leave_doorbell(session, ledger.Doorbell(unit["id"], unit["queue"], unit["kind"]))
-    outbox.tell(session, job.id, row.told_seq, EventType.JOB_CREATED)
     tracing.note({"kernelwright.job.id": job.id})
-    return job
+    return job, row.told_seq
 
 
 def _problem(new: NewJob) -> dict[str, Any]:
