@@ -10,6 +10,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 
 from api.access import needed_scope
+from api.connections import HeadTooLarge, RequestTooSlow, TargetTooLong
 from api.errors import (
     MEDIA_TYPE,
     ApiError,
@@ -41,8 +42,8 @@ TAGS = [
     {"name": "health", "description": "For load balancers and orchestrators."},
 ]
 
-COMMON_RESPONSES = responses(Invalid, Unavailable, TooSlow, Internal)
-"""What any operation may answer."""
+COMMON_RESPONSES = responses(RequestTooSlow, TargetTooLong, Invalid, HeadTooLarge, Unavailable, TooSlow, Internal)
+"""What any operation may answer, the first before anybody looks which operation it is."""
 
 
 SCHEME = "key"

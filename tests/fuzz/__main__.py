@@ -154,6 +154,9 @@ def _config(known: dict[str, str]) -> str:
     """Nobody waits for what does not come: without workers no job moves."""
     parameters = known | {"wait": 0}
     lines = [f"{json.dumps(name)} = {json.dumps(value)}" for name, value in parameters.items()]
+    # As is the tool's own wont, and 414: what is 8 KiB long is refused before anybody looks what is in it.
+    refused = ["400", "401", "403", "404", "405", "406", "409", "414", "415", "422", "428", "429", "5xx"]
+    lines += [f"[checks.negative_data_rejection]\nexpected-statuses = {json.dumps(refused)}"]
     accepted = [200, 201, 202, 204, 304, 401, 403, 404, 409, 422, 429]
     for path in RULED_BY_MORE:
         lines += ["[[operations]]", f"include-path-regex = {json.dumps(path)}"]

@@ -67,14 +67,15 @@ class ModelNew(nn.Module):
         super().__init__()
         self.bias = nn.Parameter(torch.zeros(1024))
     def forward(self, x):
-        out = torch.zeros_like(x)
+        x = x.contiguous()
+        out = torch.empty_like(x)
         BODY
         kernel[(x.shape[0],)](x, self.bias, out, x.numel(), FAR, ENDLESS=LOOPS)
         return out
 """
 FAULTS = {
     "illegal-access": ({"FAR": "1 << 45"}, {"illegal_access", "launch_error"}),
-    "hang": ({"LOOPS": "True"}, {"timeout"}),
+    "hang": ({"LOOPS": "True", "BODY": "out.zero_()"}, {"timeout"}),
     "out-of-memory": (
         {"BODY": "held = [torch.empty(1 << 30, dtype=torch.uint8, device='cuda') for _ in range(400)]"},
         {"launch_error"},
