@@ -18,12 +18,15 @@ import torch
 from problems.catalog import Domain, Precision
 from worker.judge.inputs import families
 from worker.judge.numerics.comparison import (
+    SIXTEEN_BITS,
     Comparison,
     Tolerance,
+    bias,
     compare,
     degrade,
     element_error,
     forgiven,
+    loosened,
     relaxed,
     representable,
     slice_error,
@@ -119,6 +122,8 @@ class Truth:
             _limit(exact, (honest, *(drawn[index] for drawn in rounded)), broken, counts, self.precision)
             for index, (exact, honest, broken, counts) in enumerate(zip(truth, eager, degraded, hits, strict=True))
         )
+        sides = zip(limits, self._autocast(inputs, eager), truth, hits, strict=True)
+        limits = tuple(_loosened(limit, cast, exact, counts) for limit, cast, exact, counts in sides)
         return Case(family, inputs, truth, eager, limits, self._names(len(truth)), hits, changed)
 
     def _hits(self, inputs: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor | None:
@@ -146,6 +151,22 @@ class Truth:
             if all(one.shape == other.shape for one, other in zip(result, eager, strict=True)):
                 found.append(result)
         return found
+
+    def _autocast(self, inputs: tuple[Any, ...], eager: tuple[torch.Tensor, ...]) -> list[torch.Tensor | None]:
+        """What autocast gives in place of each float32 output, at the 16 bits that the policy allows; nothing where it
+        allows none, for other outputs, and where the reference refuses."""
+        none: list[torch.Tensor | None] = [None] * len(eager)
+        narrow = SIXTEEN_BITS.get(self.precision.compute)
+        if narrow is None:
+            return none
+        try:
+            with unmoved(self.instance.model), torch.autocast(eager[0].device.type, dtype=narrow):
+                found = call_reference(self.instance.call, _copied(inputs))
+        except ReferenceFailed:
+            return none
+        if [one.shape for one in found] != [one.shape for one in eager]:
+            return none
+        return [one if other.dtype == torch.float32 else None for one, other in zip(found, eager, strict=True)]
 
     def _without_idle_specials(
         self, truth: tuple[torch.Tensor, ...], inputs: tuple[Any, ...]
@@ -272,6 +293,15 @@ def _limit(
     broken = representable(broken, dtype)
     reject, _where = slice_error(forgiven(broken, exact, broken), exact, hits)
     return tolerance(accept, reject, working_type(dtype, precision))
+
+
+def _loosened(limit: Tolerance, cast: torch.Tensor | None, exact: torch.Tensor, hits: torch.Tensor | None) -> Tolerance:
+    """A tolerance that also admits the error of autocast's result, if there is one."""
+    if cast is None:
+        return limit
+    honest = torch.where(cast.isfinite(), cast.to(torch.float64), exact)
+    found = bias(honest, exact)
+    return loosened(limit, slice_error(honest, exact, hits)[0], found[0] if found else 0.0)
 
 
 def _rounding_error(rounded: torch.Tensor, exact: torch.Tensor, hits: torch.Tensor | None, dtype: torch.dtype) -> float:
