@@ -87,12 +87,20 @@ def go_up(
             rows += tl.load(from_low, mask=here[:, None] & used[None, :], other=0.0)
         from_b = b + (tl.cast(own, tl.int64) * rank + line)[:, None] * outer + col[None, :]
         columns = tl.load(from_b, mask=used[:, None] & (col[None, :] < outer), other=0.0)
-        # fp16 ends at 65,504: a row beyond half of that goes through the product 1,024 times smaller. (In eager its
-        # infinities decide the sum's sign, which is not the true one's.)
-        large = tl.max(tl.abs(rows), axis=1) > 32768.0
-        shrunk = rows * tl.where(large, 0.0009765625, 1.0)[:, None]
-        found = tl.dot(shrunk.to(columns.dtype), columns, input_precision="ieee")
-        found *= tl.where(large, 1024.0, 1.0)[:, None]
+        if columns.dtype == tl.float16:
+            # A row's largest number is brought to 2^14 and what fp16 leaves of each goes through the product too: sums
+            # beyond 65,504 do not overflow on the way (in eager infinities decide the sign), and of a row of mixed
+            # sizes the small ones are not lost (2.6 % of a column were, measured).
+            exponent = tl.max(tl.abs(rows), axis=1).to(tl.int32, bitcast=True) >> 23
+            exponent = tl.maximum(exponent, 87)
+            up = ((268 - exponent) << 23).to(tl.float32, bitcast=True)
+            down = ((exponent - 14) << 23).to(tl.float32, bitcast=True)
+            scaled = rows * up[:, None]
+            kept = scaled.to(tl.float16)
+            rest = tl.where(tl.abs(kept) < float("inf"), scaled - kept.to(tl.float32), 0.0)
+            found = tl.dot(rest.to(tl.float16), columns, tl.dot(kept, columns)) * down[:, None]
+        else:
+            found = tl.dot(rows.to(columns.dtype), columns, input_precision="ieee")
         token = tl.load(order + place, mask=here, other=0).to(tl.int64)
         at = token[:, None] * outer + col[None, :]
         inside = here[:, None] & (col[None, :] < outer)
