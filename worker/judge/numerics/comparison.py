@@ -57,6 +57,8 @@ _ELEMENT_KAPPA = 16.0
 _FEW_ELEMENTS = 1 << 18
 _NEAR_OVERFLOW = 0.1
 """Of the largest number: no tolerance, however wide, makes an infinity right below nine tenths of it."""
+_UNSURE = 4.0
+"""Times the threshold, relative to its row: a factor as small as this may have either sign in honest arithmetic."""
 _FRESH = 2.0
 """Timed values are made from a case's, but not those that its threshold was calibrated on."""
 _BIAS_BLOCKS, _BIAS_MIN_BLOCK = 32, 64
@@ -193,16 +195,18 @@ def compare(
     eager: torch.Tensor,
     limit: Tolerance,
     hits: torch.Tensor | None = None,
+    unsure: torch.Tensor | None = None,
 ) -> Comparison:
     """Judge one output: exact for integers and booleans, exact maps of NaN and infinities, slices, single elements.
 
     `hits` as in `slice_error`: an error that grows with the number of hits is named as low-precision accumulation.
+    `unsure`: where an infinity may have either sign, from `unsure_signs`.
     """
     if not output.is_floating_point():
         return _compare_exact(output, eager)
     dtype, output, eager = output.dtype, widened(output), widened(eager)
     may_overflow = _may_overflow(truth, limit, dtype)
-    special = _compare_special(output, truth, eager, may_overflow)
+    special = _compare_special(output, truth, eager, may_overflow, unsure)
     if special:
         return Comparison(False, special, math.inf, "special values", math.inf)
     truth = representable(truth, dtype)
@@ -249,7 +253,7 @@ def agree(output: torch.Tensor, eager: torch.Tensor, limit: Tolerance, rng: rand
     both = Tolerance(limit.accept_error, limit.reject_error, _FRESH * limit.threshold, False)
     exact = eager.to(torch.float64)
     may_overflow = _may_overflow(exact, both, dtype)
-    special = _compare_special(output, exact, eager, may_overflow)
+    special = _compare_special(output, exact, eager, may_overflow, None)
     if special:
         return special
     output = torch.where(may_overflow & torch.isinf(output), eager, output)
@@ -321,9 +325,24 @@ def _may_overflow(truth: torch.Tensor, limit: Tolerance, dtype: torch.dtype) -> 
     return torch.isfinite(truth) & (truth.abs() + bound >= most)
 
 
-def _compare_special(output: torch.Tensor, truth: torch.Tensor, eager: torch.Tensor, may_overflow: torch.Tensor) -> str:
+def unsure_signs(up: torch.Tensor, down: torch.Tensor, limit: Tolerance) -> torch.Tensor:
+    """Where rounding decides the sign of an infinity: `up` and `down` are the results with large numbers of either sign
+    in its place, and their difference, which is what the infinity is multiplied with, is next to nothing in its row. Of
+    a bf16 MLP's gradient in 16,384 weights a few have the other sign because an activation is 0.001 (measured)."""
+    factor = up - down
+    rows, _error, scale = _elements(factor, factor)
+    return (rows.abs() <= _UNSURE * limit.threshold * scale).reshape(up.shape) & torch.isfinite(factor)
+
+
+def _compare_special(
+    output: torch.Tensor,
+    truth: torch.Tensor,
+    eager: torch.Tensor,
+    may_overflow: torch.Tensor,
+    unsure: torch.Tensor | None,
+) -> str:
     """Why the non-finite positions are wrong, or nothing. Where eager and truth disagree, either is right; so is either
-    where the result `may_overflow`."""
+    where the result `may_overflow`, and either sign where it is `unsure`."""
     for name, found in (("NaN", torch.isnan), ("infinity", torch.isinf)):
         mine, by_truth, by_eager = found(output), found(truth), found(eager)
         certain = (by_truth == by_eager) & ~may_overflow if name == "infinity" else by_truth == by_eager
@@ -333,6 +352,9 @@ def _compare_special(output: torch.Tensor, truth: torch.Tensor, eager: torch.Ten
             return f"{name} at {count} places where it is wrong ({extra} too many, {count - extra} missing)"
     infinite = torch.isinf(output) & (torch.isinf(truth) | may_overflow)
     signs = infinite & (torch.sign(output) != torch.sign(truth).to(output.dtype))
+    signs &= ~(torch.isinf(eager) & (torch.sign(output) == torch.sign(eager).to(output.dtype)))
+    if unsure is not None:
+        signs &= ~unsure
     return "an infinity has the wrong sign" if bool(signs.any()) else ""
 
 

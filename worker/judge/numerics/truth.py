@@ -31,6 +31,7 @@ from worker.judge.numerics.comparison import (
     representable,
     slice_error,
     tolerance,
+    unsure_signs,
     widened,
     working_type,
 )
@@ -71,6 +72,8 @@ class Case:
     """For outputs whose rows are selected by an index input: how often each row is."""
     changed: tuple[bool, ...] = ()
     """For each input: whether the reference itself writes into it, so that a candidate may too."""
+    unsure: tuple[torch.Tensor | None, ...] = ()
+    """For each output of the special family: where an infinity may have either sign."""
 
     @property
     def nbytes(self) -> int:
@@ -85,8 +88,9 @@ class Case:
 
     def judge(self, outputs: tuple[torch.Tensor, ...]) -> list[Comparison]:
         """Compare every output with its truth."""
-        sides = zip(outputs, self.truth, self.eager, self.tolerances, self.hits, strict=True)
-        return [compare(output, truth, eager, limit, hits) for output, truth, eager, limit, hits in sides]
+        unsure = self.unsure or (None,) * len(self.truth)
+        sides = zip(outputs, self.truth, self.eager, self.tolerances, self.hits, unsure, strict=True)
+        return [compare(*side) for side in sides]
 
 
 class Truth:
@@ -115,8 +119,9 @@ class Truth:
         truth = self._evaluate(self._exact, inputs)
         degraded = self._evaluate(self._degraded(), self._degrade_all(inputs))
         rounded = self._rounded(inputs, eager)
-        if family == families.SPECIAL:
-            truth = self._without_idle_specials(truth, inputs)
+        tamed = self._tamed(inputs) if family == families.SPECIAL else []
+        if tamed:
+            truth = self._without_idle_specials(truth, inputs, tamed)
         hits = tuple(self._hits(inputs, exact) for exact in truth)
         limits = tuple(
             _limit(exact, (honest, *(drawn[index] for drawn in rounded)), broken, counts, self.precision)
@@ -124,7 +129,9 @@ class Truth:
         )
         sides = zip(limits, self._autocast(inputs, eager), truth, hits, strict=True)
         limits = tuple(_loosened(limit, cast, exact, counts) for limit, cast, exact, counts in sides)
-        return Case(family, inputs, truth, eager, limits, self._names(len(truth)), hits, changed)
+        _zero, *signed = tamed or [()]
+        unsure = tuple(unsure_signs(*each) for each in zip(*signed, limits, strict=True)) if signed else ()
+        return Case(family, inputs, truth, eager, limits, self._names(len(truth)), hits, changed, unsure)
 
     def _hits(self, inputs: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor | None:
         params = self.instance.workload.params
@@ -168,8 +175,12 @@ class Truth:
             return none
         return [one if other.dtype == torch.float32 else None for one, other in zip(found, eager, strict=True)]
 
+    def _tamed(self, inputs: tuple[Any, ...]) -> list[tuple[torch.Tensor, ...]]:
+        """The truth with each of the stand-ins in place of special values."""
+        return [self._evaluate(self._exact, tuple(map(partial(_tamed, bias=bias), inputs))) for bias in _STAND_INS]
+
     def _without_idle_specials(
-        self, truth: tuple[torch.Tensor, ...], inputs: tuple[Any, ...]
+        self, truth: tuple[torch.Tensor, ...], inputs: tuple[Any, ...], instead: list[tuple[torch.Tensor, ...]]
     ) -> tuple[torch.Tensor, ...]:
         """The truth, finite where a special value has no part in the result.
 
@@ -182,7 +193,6 @@ class Truth:
         with EmptySoftmax():
             empty = self._evaluate(self._exact, inputs)
         truth = tuple(torch.where(exact.isnan(), other, exact) for exact, other in zip(truth, empty, strict=True))
-        instead = [self._evaluate(self._exact, tuple(map(partial(_tamed, bias=bias), inputs))) for bias in _STAND_INS]
         found = []
         for exact, first, *others in zip(truth, *instead, strict=True):
             idle = ~torch.isfinite(exact)

@@ -155,3 +155,15 @@ def test_a_policy_of_16_bits_takes_what_autocast_gives_and_nothing_narrower(fami
     eight_bits = call_reference(narrower.call, drawn)
     assert [each.passed for each in case.judge((cast[0].float(),))] == [True]
     assert [each.passed for each in case.judge(eight_bits)] == [False]
+
+
+def test_the_sign_of_an_infinity_is_free_only_where_its_factor_is_next_to_nothing() -> None:
+    x = torch.randn(32, 64)
+    x[5, 3], x[5, 15], x[9, 1] = torch.inf, 1e-7, -torch.inf
+    case = _case("return x[:, :8].sum(1, keepdim=True) * x[:, 8:]", x, family="special")
+    right = case.eager[0]
+    assert case.judge((right,))[0].passed
+    for row, column, accepted in ((5, 7, True), (5, 8, False), (9, 7, False)):
+        flipped = right.clone()
+        flipped[row, column] *= -1
+        assert case.judge((flipped,))[0].passed == accepted, (row, column)
