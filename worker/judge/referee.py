@@ -245,8 +245,7 @@ class Referee:
 
     def _time(self, trial: Trial) -> list[Timings]:
         """Every workload against its baselines, alone on the device."""
-        if self._on_gpu:
-            torch.cuda.empty_cache()  # comparing leaves tens of gigabytes of free blocks, and the runners need room
+        self._trim()
         with self._lease.shared(counted=False):
             baselines = self.baselines_of(trial.exhibits)
         trial.evaluation.environment = {"baselines_missing": baselines.missing}
@@ -254,11 +253,17 @@ class Referee:
         timings = []
         with self._lease.exclusive(), trial.evaluation.stage("time"):
             for exhibit in trial.exhibits.workloads:
+                self._trim()
                 candidate = Contender(SUBJECT, trial.benches[exhibit.name], SUBJECT)
                 contenders = [candidate, *baselines.contenders(exhibit.name)]
                 timings.append(self._timer.time(contenders, exhibit, Fresh(exhibit, trial.rng), trial.rng, pace))
         baselines.timed({timed.workload: timed.baselines_us for timed in timings})
         return timings
+
+    def _trim(self) -> None:
+        """Give back what comparing left free, tens of gigabytes of a GPU: the runners need room."""
+        if self._on_gpu:
+            torch.cuda.empty_cache()
 
     def _judge_without_device(
         self, request: EvaluationRequest, exhibits: Exhibits, evaluation: Evaluation, code: CodeReader | None
