@@ -121,6 +121,8 @@ def test_real_ceilings_are_plausible_and_kept() -> None:
     assert ceilings.cache_bytes_per_s >= ceilings.bytes_per_s
     assert 1 << 18 <= ceilings.cache_bytes < 1 << 32
     assert 1e8 < ceilings.flops_per_s(torch.float32) < 1e15
+    for eight_bits in (torch.float8_e4m3fn, torch.float8_e5m2):
+        assert ceilings.flops_per_s(torch.float32) <= ceilings.flops_per_s(eight_bits) < 1e15
     before = ceilings.bytes_per_s
     assert ceilings.bytes_per_s == before
     ceilings.reached(2 * before)
