@@ -76,9 +76,10 @@ different values (small integers) by 25: they round the same way every time. An 
 grid and tips either way, so that here a scale that is 1 % off shows."""
 _GENEROUS = 64.0
 """An honest sequential fp32 LayerNorm over 8,192 columns is 18 accept floors off (measured)."""
-_AS_AUTOCAST = 4.0
-"""Times autocast's error: other places to round, and other luck. Where a column of a result is hardly anything but the
-rounding of a bias that cancels, autocast is 0.2 to 0.8 off, and an honest kernel 0.3 (measured)."""
+_AS_HONEST = 4.0
+"""Times autocast's error, or that of roundings to 16 bits: other places to round, and other luck. Where a column of a
+result is hardly anything but the rounding of a bias that cancels, autocast is 0.2 to 0.8 off, and an honest kernel 0.3
+(measured)."""
 _SEPARATION = 16.0
 """With nearer anchors the threshold would lie within 4 accept floors, where honest sequential sums land."""
 
@@ -134,9 +135,9 @@ def tolerance(accept_error: float, reject_error: float, dtype: torch.dtype) -> T
 
 
 def loosened(limit: Tolerance, error: float, bias: float) -> Tolerance:
-    """A tolerance that admits what autocast gives, at the 16 bits that the policy allows for values stored as float32:
-    `error` and `bias` are autocast's."""
-    threshold = max(limit.threshold, _AS_AUTOCAST * error)
+    """A tolerance that admits honest arithmetic of 16 bits that eager's result does not tell of: `error` and `bias` are
+    what autocast, or roundings to as many bits, made of the truth."""
+    threshold = max(limit.threshold, _AS_HONEST * error)
     sees = limit.sees_precision and threshold < limit.reject_error
     accept = max(limit.accept_error, error)
     return replace(limit, accept_error=accept, threshold=threshold, sees_precision=sees, bias=abs(bias))

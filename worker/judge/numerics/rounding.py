@@ -21,7 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 DRAWS = 2
-_STEP = 1 << (52 - 23)
+MANTISSA = {torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}
+"""Bits of a type after the point."""
+_STEP = 1 << (52 - MANTISSA[torch.float32])
 """Float64s from one float32 to the next."""
 _OWN_ERROR = 4
 """So near to a float32, a float64 is one that float64's own rounding missed: 0.1 * 10 is whole before a floor."""
@@ -33,12 +35,12 @@ for it, so a run can be repeated without a generator."""
 
 
 class FaithfulRounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While active, every float64 result of an operation is one of its two float32 neighbours; what a float32 holds,
-    NaN and infinities stay. `draw` (below DRAWS) as in `faithful`."""
+    """While active, every float64 result of an operation is one of its two neighbours in `dtype`, but of unlimited
+    exponent; what `dtype` holds, NaN and infinities stay. `draw` (below DRAWS) as in `faithful`."""
 
-    def __init__(self, draw: int) -> None:
+    def __init__(self, draw: int, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._draw = draw
+        self._draw, self._dtype = draw, dtype
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -53,10 +55,10 @@ class FaithfulRounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return tree_map(self._round, result)
 
     def _round(self, value: Any) -> Any:
-        return faithful(value, self._draw) if _rounds(value) else value
+        return faithful(value, self._draw, self._dtype) if _rounds(value) else value
 
     def _round_in_place(self, value: Any) -> Any:
-        return value.copy_(faithful(value, self._draw)) if _rounds(value) else value
+        return value.copy_(faithful(value, self._draw, self._dtype)) if _rounds(value) else value
 
 
 class EmptySoftmax(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -76,14 +78,15 @@ class EmptySoftmax(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return torch.where(empty, 0.0, result)
 
 
-def faithful(exact: torch.Tensor, draw: int) -> torch.Tensor:
-    """Each element of a float64 tensor as one of its two float32 neighbours (of unlimited exponent): draw 0 chooses as
-    if by chance, draw 1 the farther one. Chance alone is lucky in one draw of two where one rounding matters."""
+def faithful(exact: torch.Tensor, draw: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Each element of a float64 tensor as one of its two neighbours in `dtype` (of unlimited exponent): draw 0 chooses
+    as if by chance, draw 1 the farther one. Chance alone is lucky in one draw of two where one rounding matters."""
+    step = 1 << (52 - MANTISSA[dtype])
     bits = exact.contiguous().view(torch.int64)
-    rest = bits & (_STEP - 1)
-    up = rest < _STEP // 2 if draw else bits * _MULTIPLIER < 0
-    up = (up & (rest > _OWN_ERROR)) | (rest >= _STEP - _OWN_ERROR)
-    rounded = (bits - rest + up * _STEP).view(torch.float64)  # a carry into the exponent is right
+    rest = bits & (step - 1)
+    up = rest < step // 2 if draw else bits * _MULTIPLIER < 0
+    up = (up & (rest > _OWN_ERROR)) | (rest >= step - _OWN_ERROR)
+    rounded = (bits - rest + up * step).view(torch.float64)  # a carry into the exponent is right
     return torch.where(torch.isfinite(exact), rounded, exact)
 
 

@@ -1,9 +1,10 @@
-"""Both operands in fp16, which holds every 8-bit float, and sums in float32: the smaller operand is widened once and lies
-in shared memory, the larger one is widened in registers on its way to the tensor cores, so that its bytes are read once.
-Scales and bias are applied to the accumulator. Few rows are split along the inputs.
+"""Both operands in fp16, which holds every 8-bit float, and sums in float32: the smaller operand is widened once and
+lies in shared memory, the larger one is widened in registers on its way to the tensor cores, so that its bytes are read
+once. Scales and bias are applied to the accumulator. Few rows are split along the inputs.
 
-Not the 8-bit instructions, which are twice as fast: Hopper cuts their sums off 13 bits below the largest addend, so that
-small products beside large ones are lost (15 % of a column where sizes are mixed, promoted after 64 products; measured).
+Not the 8-bit instructions, which are twice as fast: Hopper cuts their sums off 13 bits below the largest addend, so
+that small products beside large ones are lost (15 % of a column where sizes are mixed, promoted after 64 products;
+measured).
 """
 
 import torch

@@ -72,23 +72,35 @@ def add_parts(parts, out, count, size, PARTS: tl.constexpr, BLOCK: tl.constexpr)
 
 
 @triton.jit
-def interactions(v, y, inside, count, eps):
+def widened(v):
+    """fp16 as float32, other types as they are: gradients of 1e-5 behind a deviation of 3e5 lose their bits in fp16,
+    and rows in which two products cancel were 1.4 times their size off. A sample's products are small beside its bytes."""
+    if v.dtype == tl.float16:
+        v = v.to(tl.float32)
+    return v
+
+
+@triton.jit
+def interactions(v, y, inside, count, eps, EXACT: tl.constexpr):
     """X^T Y, and X (X^T Y) centred over all of the sample, with one over its deviation."""
-    z = tl.dot(tl.trans(v), y, input_precision="ieee").to(v.dtype)
-    f = tl.dot(v, z, input_precision="ieee")
+    z = tl.dot(tl.trans(v), y, input_precision=EXACT).to(v.dtype)
+    f = tl.dot(v, z, input_precision=EXACT)
     f = tl.where(inside, f - tl.sum(tl.where(inside, f, 0.0)) / count, 0.0)
     return z, f, 1.0 / tl.sqrt(tl.sum(f * f) / count + eps)
 
 
 @triton.jit
-def factorise(x, y, scale, shift, out, F, D, R, eps, BF: tl.constexpr, BD: tl.constexpr, BR: tl.constexpr):
+def factorise(
+    x, y, scale, shift, out, F, D, R, eps,
+    BF: tl.constexpr, BD: tl.constexpr, BR: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
     sample = tl.program_id(0).to(tl.int64)
     f, d, r = tl.arange(0, BF), tl.arange(0, BD), tl.arange(0, BR)
     inside = (f < F)[:, None] & (r < R)[None, :]
     at = f[:, None] * R + r[None, :]
     known = (f < F)[:, None] & (d < D)[None, :]
-    v = tl.load(x + sample * F * D + f[:, None] * D + d[None, :], mask=known, other=0.0)
-    _z, normed, rstd = interactions(v, tl.load(y + at, mask=inside, other=0.0), inside, F * R, eps)
+    v = widened(tl.load(x + sample * F * D + f[:, None] * D + d[None, :], mask=known, other=0.0))
+    _z, normed, rstd = interactions(v, widened(tl.load(y + at, mask=inside, other=0.0)), inside, F * R, eps, EXACT)
     gamma = tl.load(scale + at, mask=inside, other=0.0).to(tl.float32)
     beta = tl.load(shift + at, mask=inside, other=0.0).to(tl.float32)
     tl.store(out + sample * F * R + at, (normed * rstd * gamma + beta).to(out.dtype.element_ty), mask=inside)
@@ -96,13 +108,14 @@ def factorise(x, y, scale, shift, out, F, D, R, eps, BF: tl.constexpr, BD: tl.co
 
 @triton.jit
 def factorise_backward(
-    x, y, scale, dnormed, dx, parts, samples, F, D, R, eps, BF: tl.constexpr, BD: tl.constexpr, BR: tl.constexpr
+    x, y, scale, dnormed, dx, parts, samples, F, D, R, eps,
+    BF: tl.constexpr, BD: tl.constexpr, BR: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     f, d, r = tl.arange(0, BF), tl.arange(0, BD), tl.arange(0, BR)
     inside = (f < F)[:, None] & (r < R)[None, :]
     known = (f < F)[:, None] & (d < D)[None, :]
     at = f[:, None] * R + r[None, :]
-    weight = tl.load(y + at, mask=inside, other=0.0)
+    weight = widened(tl.load(y + at, mask=inside, other=0.0))
     gamma = tl.load(scale + at, mask=inside, other=0.0).to(tl.float32)
     dy = tl.zeros((BF, BR), tl.float32)
     dgamma = tl.zeros((BF, BR), tl.float32)
@@ -111,19 +124,19 @@ def factorise_backward(
     for each in range(tl.program_id(0), samples, tl.num_programs(0)):
         sample = zero + each
         place = sample * F * D + f[:, None] * D + d[None, :]
-        v = tl.load(x + place, mask=known, other=0.0)
+        v = widened(tl.load(x + place, mask=known, other=0.0))
         g = tl.load(dnormed + sample * F * R + at, mask=inside, other=0.0).to(tl.float32)
-        z, normed, rstd = interactions(v, weight, inside, F * R, eps)
+        z, normed, rstd = interactions(v, weight, inside, F * R, eps, EXACT)
         normed *= rstd
         dgamma += g * normed
         dbeta += g
         g *= gamma
         df = (g - tl.sum(g) / (F * R) - normed * (tl.sum(g * normed) / (F * R))) * rstd
         df = tl.where(inside, df, 0.0).to(v.dtype)
-        dz = tl.dot(tl.trans(v), df, input_precision="ieee").to(v.dtype)
-        dy += tl.dot(v, dz, input_precision="ieee")
-        dv = tl.dot(df, tl.trans(z), input_precision="ieee")
-        dv = tl.dot(weight, tl.trans(dz), dv, input_precision="ieee")
+        dz = tl.dot(tl.trans(v), df, input_precision=EXACT).to(v.dtype)
+        dy += tl.dot(v, dz, input_precision=EXACT)
+        dv = tl.dot(df, tl.trans(z), input_precision=EXACT)
+        dv = tl.dot(weight, tl.trans(dz), dv, input_precision=EXACT)
         tl.store(dx + place, dv.to(dx.dtype.element_ty), mask=known)
     part = parts + tl.program_id(0).to(tl.int64) * 3 * F * R + at
     tl.store(part, dy, mask=inside)
@@ -160,6 +173,7 @@ class FactorizationMachine(torch.autograd.Function):
         rank = y.shape[1]
         sizes = {"BF": max(16, triton.next_power_of_2(fields)), "BD": max(16, triton.next_power_of_2(dim))}
         sizes |= {"BR": max(16, triton.next_power_of_2(rank)), "num_warps": WARPS}
+        sizes["EXACT"] = "tf32x3" if x.dtype == torch.float16 else "ieee"
         new = {"dtype": x.dtype, "device": x.device}
         normed = torch.empty((batch, fields * rank), **new)
         hidden, raw = (torch.empty((batch, first.shape[0]), **new) for _ in range(2))
@@ -177,7 +191,9 @@ class FactorizationMachine(torch.autograd.Function):
         x, y, scale, first, second, normed, raw, hidden = ctx.saved_tensors
         batch, fields, dim = x.shape
         dout = dout.contiguous()
-        dhidden, dnormed, dx = torch.empty_like(hidden), torch.empty_like(normed), torch.empty_like(x)
+        dhidden, dx = torch.empty_like(hidden), torch.empty_like(x)
+        wide = torch.float32 if x.dtype == torch.float16 else x.dtype
+        dnormed = torch.empty_like(normed, dtype=wide)
         dfirst, dsecond = torch.empty_like(first), torch.empty_like(second)
         dfirst_bias, dsecond_bias = torch.empty_like(first[:, 0]), torch.empty_like(second[:, 0])
         multiply(dout, second, dhidden, raw=raw, tile=(TALL, 64))

@@ -167,3 +167,15 @@ def test_the_sign_of_an_infinity_is_free_only_where_its_factor_is_next_to_nothin
         flipped = right.clone()
         flipped[row, column] *= -1
         assert case.judge((flipped,))[0].passed == accepted, (row, column)
+
+
+def test_where_eager_overflows_roundings_to_as_many_bits_are_the_measure() -> None:
+    forward = "big = x * 1000; return (big - big.mean(1, keepdim=True)) / big.abs().amax(1, keepdim=True)"
+    x = (300 * torch.randn(32, 64)).half()
+    case = _case(forward, x)
+    assert bool(case.eager[0].isnan().all())
+    rounded = (x.float() * 1000 / 1024).half().float()
+    honest = (rounded - rounded.mean(1, keepdim=True)) / rounded.abs().amax(1, keepdim=True)
+    assert 1e-3 < case.tolerances[0].threshold < 0.2
+    assert case.judge((honest.half(),))[0].passed
+    assert not case.judge((1.2 * case.truth[0].half(),))[0].passed
