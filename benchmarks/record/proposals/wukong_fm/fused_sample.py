@@ -74,7 +74,7 @@ def add_parts(parts, out, count, size, PARTS: tl.constexpr, BLOCK: tl.constexpr)
 @triton.jit
 def widened(v):
     """fp16 as float32, other types as they are: gradients of 1e-5 behind a deviation of 3e5 lose their bits in fp16,
-    and rows in which two products cancel were 1.4 times their size off. A sample's products are small beside its bytes."""
+    and rows in which two products cancel were 1.4 times their size off. The products are small beside the bytes."""
     if v.dtype == tl.float16:
         v = v.to(tl.float32)
     return v

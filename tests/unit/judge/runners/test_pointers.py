@@ -208,6 +208,22 @@ def test_more_is_wanted_while_most_of_it_is_foreign() -> None:
     assert not census.wants_more()
 
 
+def test_many_more_are_wanted_where_own_code_should_have_been_found() -> None:
+    census = Census(claimed_s=40e-6, calls=1000, ran_s=0.4, stops=4 * 64)
+    assert census.expected == pytest.approx(25.6)
+    assert census.missing()
+    assert census.wants_more()
+    census.own = 4
+    assert not census.missing()
+    assert not census.wants_more()
+    census.own, census.claimed_s = 0, 4e-6  # a call that is over at once: nobody need be found
+    assert not census.missing()
+    census.waited_s = 0.01
+    assert not census.starved()
+    census.waited_s = 0.1
+    assert census.starved()
+
+
 def test_a_thread_that_waits_for_a_core_is_counted_as_such() -> None:
     census = Census()
     census.add([(Whose.UNSETTLED, ""), (Whose.OWN, "a.so"), (Whose.UNSETTLED, "")])
