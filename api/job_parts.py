@@ -74,7 +74,7 @@ class Queue(Resource):
 
 class BestSummary(Resource):
     """The best verified candidate so far; the speedup is against the fastest baseline, which is named. It is certified
-    once the search has ended."""
+    once the search has ended; `speedup` and `ci95` are the certificate's then, the smaller of two measurements."""
 
     candidate_id: str
     speedup: float | None

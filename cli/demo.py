@@ -130,7 +130,7 @@ def _show_winner(job: Job, best: CandidateDetail, kernel: Path) -> None:
     against = {"compile": "torch.compile"}.get(best["baseline"] or "", best["baseline"] or "-")
     rows = [
         ["verdict", best["verdict"] or "-"],
-        ["speedup", f"{show.speedup(best['speedup'])} over {against}, the fastest baseline"],
+        ["speedup", f"{show.speedup(best['speedup'])} over the fastest baseline of each workload ({against})"],
         ["95 % interval", show.interval(best["ci95"])],
         ["over eager", _against(speedups.get("eager"), baselines.get("eager"))],
         ["over torch.compile", _against(speedups.get("compile"), baselines.get("compile"))],

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from db import events, ledger
 from db.ids import new_id
-from db.models import Candidate, Evaluation, Job, Kernel
+from db.models import Candidate, Certificate, Evaluation, Job, Kernel
 from db.vocabulary import QUEUE_CONTROL, CandidateState, EventType, JobState, StopReason, WorkKind
 
 LEARN_PRIORITY: Final = -1_000
@@ -102,6 +102,8 @@ def _cancel_candidates(session: Session, job_id: str) -> None:
 def _store_champion(session: Session, job: Job, candidate_id: str) -> None:
     candidate = session.get_one(Candidate, candidate_id, populate_existing=True)
     evaluation = session.scalars(select(Evaluation).where(Evaluation.candidate_id == candidate_id)).one()
+    certificate = session.scalars(select(Certificate).where(Certificate.candidate_id == candidate_id)).one_or_none()
+    found = evaluation if certificate is None or certificate.speedup is None else certificate
     session.add(
         Kernel(
             id=new_id("kernel"),
@@ -114,9 +116,9 @@ def _store_champion(session: Session, job: Job, candidate_id: str) -> None:
             source=candidate.source,
             source_hash=candidate.source_hash,
             latency_us=evaluation.latency_us,
-            speedup=evaluation.speedup,
-            ci95_low=evaluation.ci95_low,
-            ci95_high=evaluation.ci95_high,
+            speedup=found.speedup,
+            ci95_low=found.ci95_low,
+            ci95_high=found.ci95_high,
             environment=evaluation.environment,
         )
     )

@@ -493,6 +493,10 @@ class Certificate(Base):
     """JSON and not JSONB: the hash is over the text of the numbers, and JSONB rewrites 1e+22, 1e-7 and -0.0."""
     page: Mapped[str]
     """The document as HTML, made where the judge's code is: the API has none of it."""
+    speedup: Mapped[float | None]
+    """The document's, with its interval: the smaller of two measurements. None where it certifies none."""
+    ci95_low: Mapped[float | None]
+    ci95_high: Mapped[float | None]
     gpu_s: Mapped[float] = mapped_column(server_default=text("0"))
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
 

@@ -91,17 +91,36 @@ def _counts_by_verdict(session: Session, ids: Sequence[str]) -> dict[str, dict[s
 
 def _best(session: Session, ids: Sequence[str]) -> dict[str, Best]:
     query = (
-        select(Job.id, Candidate, Evaluation, Certificate.certified)
+        select(
+            Job.id,
+            Candidate,
+            Evaluation,
+            Certificate.certified,
+            Certificate.speedup,
+            Certificate.ci95_low,
+            Certificate.ci95_high,
+        )
         .join(Candidate, Candidate.id == Job.best_candidate_id)
         .join(Evaluation, Evaluation.candidate_id == Candidate.id)
         .outerjoin(Certificate, Certificate.candidate_id == Candidate.id)
         .where(Job.id.in_(ids))
     )
-    rows = session.execute(query)
-    return {job_id: _best_of(candidate, evaluation, certified) for job_id, candidate, evaluation, certified in rows}
+    return {
+        job_id: _best_of(candidate, evaluation, bool(certified), (speedup, low, high))
+        for job_id, candidate, evaluation, certified, speedup, low, high in session.execute(query)
+    }
 
 
-def _best_of(candidate: Candidate, evaluation: Evaluation, certified: bool | None) -> Best:
+def _best_of(
+    candidate: Candidate,
+    evaluation: Evaluation,
+    certified: bool,
+    times: tuple[float | None, float | None, float | None],
+) -> Best:
+    """`times`: the certificate's speedup and interval, which count where there are any."""
+    if not certified or times[0] is None:
+        times = evaluation.speedup, evaluation.ci95_low, evaluation.ci95_high
+    speedup, low, high = times
     return Best(
         candidate_id=candidate.id,
         ordinal=candidate.ordinal,
@@ -111,11 +130,11 @@ def _best_of(candidate: Candidate, evaluation: Evaluation, certified: bool | Non
         verdict=evaluation.verdict,
         timed=evaluation.timed,
         latency_us=evaluation.latency_us,
-        speedup=evaluation.speedup,
-        ci95_low=evaluation.ci95_low,
-        ci95_high=evaluation.ci95_high,
+        speedup=speedup,
+        ci95_low=low,
+        ci95_high=high,
         baseline=evaluation.baseline,
-        certified=bool(certified),
+        certified=certified,
         evaluated_at=evaluation.created_at,
     )
 

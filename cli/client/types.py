@@ -225,7 +225,8 @@ class AuditPage(TypedDict):
 
 class BestSummary(TypedDict):
     """The best verified candidate so far; the speedup is against the fastest baseline, which is named. It is
-    certified once the search has ended.
+    certified once the search has ended; `speedup` and `ci95` are the certificate's then, the smaller of two
+    measurements.
     """
 
     candidate_id: str

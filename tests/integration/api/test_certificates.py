@@ -27,11 +27,17 @@ def why_none(client: Client, job_id: str) -> str:
 
 def test_the_certificate_of_the_best_is_the_judges_document(client: Client, history: History, job: Job) -> None:
     history.evaluate(job["id"], speedup=2.0)
-    document = history.certify(job["id"], **ODD)
+    document = history.certify(job["id"], timing={"speedup": 1.25, "ci95": [1.0, 1.5]}, **ODD)
     found = client.certificate(job["id"])
     assert found == document and is_intact(found)
     best = client.job(job["id"])["best"]
     assert best is not None and best["certified"] is True
+    assert (best["speedup"], best["ci95"]) == (1.25, [1.0, 1.5])  # measured again, in fresh processes
+    history.finish(job["id"])
+    ended = client.events(job["id"])["data"][-1]
+    assert (ended["type"], ended["data"]["best_speedup"]) == ("job.finished", 1.25)
+    entry = client.leaderboard("softmax")["boards"][0]["entries"][0]
+    assert (entry["certified"], entry["speedup"]) == (True, 1.25)
 
 
 def test_a_browser_gets_a_page_that_may_run_nothing(

@@ -211,6 +211,9 @@ def test_more_is_wanted_while_most_of_it_is_foreign() -> None:
 def test_many_more_are_wanted_where_own_code_should_have_been_found() -> None:
     census = Census(claimed_s=40e-6, calls=1000, ran_s=0.4, stops=4 * 64)
     assert census.expected == pytest.approx(25.6)
+    assert not census.missing()  # nobody else was found either
+    assert not census.wants_more()
+    census.foreign["libtorch_cpu.so"] = 2
     assert census.missing()
     assert census.wants_more()
     census.own = 4
