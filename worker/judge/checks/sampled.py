@@ -43,8 +43,6 @@ count until it is over sooner; and how often as many stops are added while as ma
 any count: a BLAS call of 40 us is mostly waited for, and with ten neighbours threads mostly wait for one another. Many
 more are added while own code is hardly ever found where the list says that it runs: of that call's 256 stops 2 to 10
 found the BLAS, on a machine with one neighbour, and eight are needed."""
-_PLENTY = 64
-"""Samples of own code, by the list, of which honest calls would show an eighth."""
 _HIDDEN = 8.0
 """Times as many samples of own code as were found should have been, by the list: then they are hidden, or a lie."""
 _WAITED_SHARE = 0.05
@@ -103,23 +101,24 @@ class Census:
         foreign = self.foreign.total()
         few = self.own + foreign < 2 * _FEWEST
         doubtful = foreign >= max(_DOUBTFUL, self.own) or self.late or few
-        rounds = _MANY_ROUNDS if few and self.missing() else _ROUNDS if doubtful else 1
+        rounds = _MANY_ROUNDS if few and self.missing(foreign) else _ROUNDS if doubtful else 1
         return self.stops < rounds * _ENOUGH and self.own + foreign < rounds * _ENOUGH
 
-    def missing(self) -> bool:
+    def missing(self, foreign: float) -> bool:
         """Whether own code is hardly ever found where the list says that it runs: in a call of 5 us, most of which is
-        torch's way to it, it is found at a third of the stops that the list promises, if at all, and nobody else is."""
-        instead = self.foreign.total() > self.own or self.expected >= _PLENTY
-        return instead and self.expected >= _FEWEST and self.own < self.expected / _HIDDEN
+        torch's way to it, it is found at a third of the stops that the list promises, if at all, and nobody else is.
+        `foreign`: samples that were found elsewhere."""
+        return foreign > self.own and self.expected >= _FEWEST and self.own < self.expected / _HIDDEN
 
     @property
     def expected(self) -> float:
         """Stops at which own code should have been found, by the list."""
         return self.stops * min(1.0, self.calls * self.claimed_s / self.ran_s) if self.ran_s else 0.0
 
-    def starved(self) -> bool:
-        """Whether others had the cores for much of the time."""
-        return self.waited_s > _WAITED_SHARE * self.ran_s
+    @property
+    def waited(self) -> float:
+        """Share of the time in which others had the core that the calling thread wanted."""
+        return self.waited_s / self.ran_s if self.ran_s else 0.0
 
     def beyond(self, glue_us: float) -> float:
         """Samples in foreign code that `glue_us` a call does not explain."""
@@ -168,9 +167,14 @@ def check(trial: Trial, artefacts: Sequence[Path], listed: Mapping[str, Call]) -
             )
             raise trial.refuse(NAME, Verdict.SUSPICIOUS, reason, **figures)
         hidden = census.stops < _FEWEST or least_share(beyond + census.unsettled, census.own) > 1 - required
-        hidden |= census.missing() and census.starved()
+        hidden |= census.missing(beyond) and census.waited > _WAITED_SHARE
         if hidden or crowded(own, foreign):
-            raise Fault(Verdict.INFRA_ERROR, f"{name}: too busy a machine to sample whose code runs: judge again later")
+            found = (
+                f"{census.own} samples in own code, {beyond:.0f} beyond glue elsewhere, {census.unsettled} waiting; "
+                f"{census.expected:.0f} of {census.stops} were to be expected; without a core for {census.waited:.0%}"
+            )
+            reason = f"{name}: too busy a machine to sample whose code runs: judge again later ({found})"
+            raise Fault(Verdict.INFRA_ERROR, reason)
     trial.record(NAME, True, "where its threads were found agrees with the list of kernels", **figures)
 
 

@@ -211,20 +211,18 @@ def test_more_is_wanted_while_most_of_it_is_foreign() -> None:
 def test_many_more_are_wanted_where_own_code_should_have_been_found() -> None:
     census = Census(claimed_s=40e-6, calls=1000, ran_s=0.4, stops=4 * 64)
     assert census.expected == pytest.approx(25.6)
-    assert not census.missing()  # nobody else was found either
+    assert not census.missing(foreign=0.0)  # nobody else was found either
     assert not census.wants_more()
     census.foreign["libtorch_cpu.so"] = 2
-    assert census.missing()
+    assert census.missing(foreign=1.5)
     assert census.wants_more()
     census.own = 4
-    assert not census.missing()
+    assert not census.missing(foreign=5.0)
     assert not census.wants_more()
     census.own, census.claimed_s = 0, 4e-6  # a call that is over at once: nobody need be found
-    assert not census.missing()
-    census.waited_s = 0.01
-    assert not census.starved()
+    assert not census.missing(foreign=1.0)
     census.waited_s = 0.1
-    assert census.starved()
+    assert census.waited == pytest.approx(0.25)
 
 
 def test_a_thread_that_waits_for_a_core_is_counted_as_such() -> None:
