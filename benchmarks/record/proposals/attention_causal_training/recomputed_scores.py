@@ -85,6 +85,26 @@ def again(s, top, scale):
 
 
 @triton.jit
+def fitted(ds, kind: tl.constexpr):
+    """Gradients of scores as `kind`, and what each row is too small by. fp16 ends at 65,504, and products of heads that
+    are shifted by 50 are beyond: there a row's largest number becomes 2^10."""
+    unit = tl.full((ds.shape[0],), 1.0, tl.float32)
+    if kind == tl.float16:
+        exponent = tl.maximum(tl.max(tl.abs(ds), 1).to(tl.int32, bitcast=True) >> 23, 11)
+        ds *= ((264 - exponent) << 23).to(tl.float32, bitcast=True)[:, None]
+        unit = ((exponent - 10) << 23).to(tl.float32, bitcast=True)
+    return ds.to(kind), unit
+
+
+@triton.jit
+def ended(x, kind: tl.constexpr):
+    """Finite numbers stay finite in fp16."""
+    if kind == tl.float16:
+        x = tl.where(tl.abs(x) < float("inf"), tl.minimum(tl.maximum(x, -65504.0), 65504.0), x)
+    return x.to(kind)
+
+
+@triton.jit
 def query_gradients(
     q, k, v, dout, tops, sums, dots, dq, heads, groups, L, D, scale, factor,
     BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
@@ -123,8 +143,12 @@ def query_gradients(
         s = tl.dot(query, tl.trans(keys), input_precision="ieee")
         p = tl.where(m[:, None] >= n[None, :], again(s, top[:, None], scale) * inverse[:, None], 0.0)
         ds = p * (tl.dot(go, tl.trans(values), input_precision="ieee") - dot[:, None])
-        acc = tl.dot(tl.where(m[:, None] >= n[None, :], ds, 0.0).to(keys.dtype), keys, acc, input_precision="ieee")
-    tl.store(dq + at, (acc * factor).to(dq.dtype.element_ty), mask=real)
+        ds, unit = fitted(tl.where(m[:, None] >= n[None, :], ds, 0.0), keys.dtype)
+        if keys.dtype == tl.float16:
+            acc += tl.dot(ds, keys) * unit[:, None]
+        else:
+            acc = tl.dot(ds, keys, acc, input_precision="ieee")
+    tl.store(dq + at, ended(acc * factor, dq.dtype.element_ty), mask=real)
 
 
 @triton.jit
@@ -161,11 +185,14 @@ def key_gradients(
             p = tl.where(seen, again(s, top[None, :], scale) * inverse[None, :], 0.0)
             dvalues = tl.dot(p.to(go.dtype), go, dvalues, input_precision="ieee")
             ds = p * (tl.dot(values, tl.trans(go), input_precision="ieee") - dot[None, :])
-            ds = tl.where(seen, ds, 0.0).to(query.dtype)
-            dkeys = tl.dot(ds, query, dkeys, input_precision="ieee")
+            ds, unit = fitted(tl.where(seen, ds, 0.0), query.dtype)
+            if query.dtype == tl.float16:
+                dkeys += tl.dot(ds, query) * unit[:, None]
+            else:
+                dkeys = tl.dot(ds, query, dkeys, input_precision="ieee")
     at = (part * L + n)[:, None] * D + d[None, :]
-    tl.store(dk + at, (dkeys * factor).to(dk.dtype.element_ty), mask=real)
-    tl.store(dv + at, dvalues.to(dv.dtype.element_ty), mask=real)
+    tl.store(dk + at, ended(dkeys * factor, dk.dtype.element_ty), mask=real)
+    tl.store(dv + at, ended(dvalues, dv.dtype.element_ty), mask=real)
 
 
 @triton.jit
@@ -179,8 +206,8 @@ def add_heads(dk_parts, dv_parts, dk, dv, size, groups, BLOCK: tl.constexpr):
         at = (head * groups + part) * size + i
         dkeys += tl.load(dk_parts + at, mask=i < size, other=0.0)
         dvalues += tl.load(dv_parts + at, mask=i < size, other=0.0)
-    tl.store(dk + head * size + i, dkeys.to(dk.dtype.element_ty), mask=i < size)
-    tl.store(dv + head * size + i, dvalues.to(dv.dtype.element_ty), mask=i < size)
+    tl.store(dk + head * size + i, ended(dkeys, dk.dtype.element_ty), mask=i < size)
+    tl.store(dv + head * size + i, ended(dvalues, dv.dtype.element_ty), mask=i < size)
 
 
 def checked(q, k, v):
