@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.judge.checks.sampled import Census, crowded, least_share
+from worker.judge.checks.sampled import Census, crowded, least_share, nobody
 from worker.judge.runners import quiet
 from worker.judge.runners.pointers import Artefacts, Process, Region, Whose, executable, is_neutral
 from worker.judge.symbols import places
@@ -223,6 +223,12 @@ def test_many_more_are_wanted_where_own_code_should_have_been_found() -> None:
     assert not census.missing(foreign=1.0)
     census.waited_s = 0.1
     assert census.waited == pytest.approx(0.25)
+
+
+def test_own_code_that_is_never_found_is_a_doubt() -> None:
+    assert nobody(own=0, expected=256.0)
+    assert not nobody(own=2, expected=220.0)
+    assert not nobody(own=0, expected=30.0)
 
 
 def test_a_thread_that_waits_for_a_core_is_counted_as_such() -> None:
