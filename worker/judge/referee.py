@@ -138,7 +138,7 @@ class Referee:
         if self._room is not None and self._room.wanted(idle=idle):
             self._close_problem()
             gc.collect()
-            torch.cuda.empty_cache()
+            self._trim()
             self._room.leave()
 
     @property

@@ -130,8 +130,8 @@ class Truth:
         for honest in (self._autocast(inputs, eager), self._without_overflow(inputs, truth, eager)):
             sides = zip(limits, honest, truth, hits, strict=True)
             limits = tuple(_loosened(limit, result, exact, counts) for limit, result, exact, counts in sides)
-        _zero, *signed = tamed or [()]
-        unsure = tuple(unsure_signs(*each) for each in zip(*signed, limits, strict=True)) if signed else ()
+        # The first stand-in is zero, the others are large and of either sign.
+        unsure = tuple(unsure_signs(*each) for each in zip(*tamed[1:], limits, strict=True)) if tamed else ()
         return Case(family, inputs, truth, eager, limits, self._names(len(truth)), hits, changed, unsure)
 
     def _hits(self, inputs: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor | None:

@@ -57,8 +57,9 @@ class Ceilings:
         floats are multiplied as they are where the device has instructions for that, and widened elsewhere."""
         key = (dtype, tf32)
         if key not in self._products:
-            measure = self._measure_product if dtype.itemsize > 1 else self._measure_eight_bits
-            self._products[key] = measure(dtype, tf32=tf32)
+            self._products[key] = (
+                self._measure_product(dtype, tf32=tf32) if dtype.itemsize > 1 else self._measure_eight_bits()
+            )
         return self._products[key]
 
     def again(self) -> None:
@@ -101,9 +102,9 @@ class Ceilings:
         finally:
             torch.backends.cuda.matmul.allow_tf32 = before
 
-    def _measure_eight_bits(self, _dtype: torch.dtype, *, tf32: bool) -> float:
+    def _measure_eight_bits(self) -> float:
         size, one = _PROBE_SIZE[self._kind], torch.ones((), device=self.device)
-        widened = self.flops_per_s(torch.float16 if self._kind == "cuda" else torch.float32, tf32=tf32)
+        widened = self.flops_per_s(torch.float16 if self._kind == "cuda" else torch.float32)
         left, right = (torch.randn(size, size, device=self.device).to(torch.float8_e4m3fn) for _side in range(2))
         # Both types of 8 bits have one rate, and torch multiplies no two matrices of e5m2.
         multiply = functools.partial(torch._scaled_mm, left, right.t(), one, one, out_dtype=torch.bfloat16)
