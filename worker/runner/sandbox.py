@@ -279,6 +279,7 @@ def _set_limits(limits: Limits) -> None:
         resource.RLIMIT_NPROC: limits.processes,
         resource.RLIMIT_NOFILE: 1024,
         resource.RLIMIT_MEMLOCK: 64 << 20,
+        resource.RLIMIT_RTPRIO: 0,  # the judge's samplers may go before others, a candidate may not
     }
     if limits.address_space_bytes is not None:
         chosen[resource.RLIMIT_AS] = limits.address_space_bytes

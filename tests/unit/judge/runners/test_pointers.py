@@ -199,26 +199,34 @@ def test_own_code_is_late_only_between_calls() -> None:
 
 def test_more_is_wanted_while_most_of_it_is_foreign() -> None:
     census = Census(own=15, stops=64)
-    assert census.wants_more()  # hardly any
+    assert census.wants_more(0.0)  # hardly any
     census.own = 16
-    assert not census.wants_more()
+    assert not census.wants_more(0.0)
     census.foreign["libtorch_cpu.so"] = 16
-    assert census.wants_more()
+    assert census.wants_more(0.0)
     census.stops = 4 * 64
-    assert not census.wants_more()
+    assert not census.wants_more(0.0)
+
+
+def test_foreign_samples_that_glue_explains_are_few() -> None:
+    census = Census(claimed_s=400e-6, calls=1000, ran_s=1.0, stops=4 * 64)
+    census.foreign["libtorch_cpu.so"] = 17
+    assert not census.wants_more(0.0)
+    assert census.beyond(36.0) == pytest.approx(7.784)
+    assert census.wants_more(36.0)
 
 
 def test_many_more_are_wanted_where_own_code_should_have_been_found() -> None:
     census = Census(claimed_s=40e-6, calls=1000, ran_s=0.4, stops=4 * 64)
     assert census.expected == pytest.approx(25.6)
     assert not census.missing(foreign=0.0)  # nobody else was found either
-    assert not census.wants_more()
+    assert not census.wants_more(0.0)
     census.foreign["libtorch_cpu.so"] = 2
     assert census.missing(foreign=1.5)
-    assert census.wants_more()
+    assert census.wants_more(0.0)
     census.own = 4
     assert not census.missing(foreign=5.0)
-    assert not census.wants_more()
+    assert not census.wants_more(0.0)
     census.own, census.claimed_s = 0, 4e-6  # a call that is over at once: nobody need be found
     assert not census.missing(foreign=1.0)
     census.waited_s = 0.1
