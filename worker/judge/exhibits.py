@@ -14,17 +14,17 @@ import torch
 
 from problems.catalog import Domain
 from worker.judge.inputs.probes import Probe, Variant, make_layouts, make_probes, make_shapes
-from worker.judge.numerics.truth import Case, Truth, prepare_cases
+from worker.judge.numerics.truth import PARKED_BYTES, Case, Truth, prepare_cases
 from worker.judge.reference.domains import resolved
 from worker.judge.reference.footprint import memory_bytes
 from worker.judge.reference.problem import Instance, Problem
 
 _HOST_SLOTS = 3
-_MIN_DEVICE_SLOTS, _MAX_DEVICE_SLOTS = 4, 64
+_MIN_DEVICE_SLOTS, _MAX_DEVICE_SLOTS, _MIN_LARGE_SLOTS, _LARGE_SLOT_BYTES = 4, 64, 2, 512 << 20
 _SLOT_SHARE, _RETAIN_SHARE = 1 / 128, 1 / 16
 """Shares of the device's memory for one bench's slots and for a chain's results. On an H200 1.1 GB of slots are 18
 times its L2: neither a persisting window nor a cache in the candidate finds inputs again. Results of 8.8 GB: the judge
-asks for any one of them when the chain is over."""
+asks for any one of them when the chain is over. Two inputs of more than 512 MB are 18 times the L2 as well."""
 _CASE_SHARE = 1 / 40
 """Share of a GPU's memory for one workload's cases: 3.7 GB of an H200's 150, which is 11 cases of 335 MB or 4 of 1 GB
 (inputs, truth in fp64, eager's result). Without it one judge of four such workloads held 47 GB, and a worker keeps two
@@ -91,7 +91,8 @@ class Exhibit:
 def _slots(memory: int, input_bytes: int) -> int:
     """Places for inputs of this size on a GPU with so many bytes."""
     fitting = int(_SLOT_SHARE * memory) // max(1, input_bytes)
-    return max(_MIN_DEVICE_SLOTS, min(_MAX_DEVICE_SLOTS, fitting))
+    fewest = _MIN_DEVICE_SLOTS if input_bytes <= _LARGE_SLOT_BYTES else _MIN_LARGE_SLOTS
+    return max(fewest, min(_MAX_DEVICE_SLOTS, fitting))
 
 
 class Exhibits:
@@ -155,7 +156,8 @@ def expected_bytes(problem: Problem, hardware: str, device: str, *, compiled: bo
             given, returned = given + returned, given + returned + found.parameters
         case = given + _TRUTH_TIMES * returned
         count = _CASES if given <= _LARGE_BYTES[device] else _CASES_LARGE
-        cases = min(count * case, max(_CASES_LARGE * case, int(_CASE_SHARE * total)))
+        held = case if case <= PARKED_BYTES else given + returned
+        cases = min(count * held, max(_CASES_LARGE * held, int(_CASE_SHARE * total)))
         bench = _slots(total, given) * given + 2 * found.parameters + 2 * returned + found.largest
         kept += cases + (2 + _GRAPHS * compiled) * returned + 2 * bench
         results = min(int(_RETAIN_SHARE * total), _MAX_DEVICE_SLOTS * returned)

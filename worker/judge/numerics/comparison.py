@@ -342,8 +342,8 @@ def _compare_special(
     may_overflow: torch.Tensor,
     unsure: torch.Tensor | None,
 ) -> str:
-    """Why the non-finite positions are wrong, or nothing. Where eager and truth disagree, either is right; so is either
-    where the result `may_overflow`, and either sign where it is `unsure`."""
+    """Why the non-finite positions are wrong, or nothing. Where eager and truth disagree, either is right, and nothing
+    else; so is either where the result `may_overflow`, and either sign where it is `unsure`."""
     for name, found in (("NaN", torch.isnan), ("infinity", torch.isinf)):
         mine, by_truth, by_eager = found(output), found(truth), found(eager)
         certain = (by_truth == by_eager) & ~may_overflow if name == "infinity" else by_truth == by_eager
@@ -351,6 +351,9 @@ def _compare_special(
         if bool(wrong.any()):
             count, extra = int(wrong.sum()), int((wrong & mine).sum())
             return f"{name} at {count} places where it is wrong ({extra} too many, {count - extra} missing)"
+    made_up = torch.isfinite(output) & ~torch.isfinite(truth) & ~torch.isfinite(eager) & ~may_overflow
+    if bool(made_up.any()):
+        return f"a number at {int(made_up.sum())} places where there is none"
     infinite = torch.isinf(output) & (torch.isinf(truth) | may_overflow)
     signs = infinite & (torch.sign(output) != torch.sign(truth).to(output.dtype))
     signs &= ~(torch.isinf(eager) & (torch.sign(output) == torch.sign(eager).to(output.dtype)))

@@ -145,3 +145,21 @@ class TestSpecialValues:
         skipping = (hidden.masked_fill(mask == 0, -torch.inf).exp() * mask).sum(-1)
         assert found.judge((skipping,))[0].passed
         assert found.judge(found.eager)[0].passed
+
+    def test_what_a_mask_hides_may_be_either_beside_an_infinity_that_counts(self) -> None:
+        problem, truth, case = first_case("masked_softmax")
+        x, mask = case.inputs
+        mask[:, 0], mask[:, 1] = 0, 1
+        hidden = x.clone()
+        hidden[:, 0], hidden[::2, 1] = torch.nan, torch.inf
+        source = source_of("masked_softmax").replace(
+            "return torch.softmax(x.masked_fill(~(mask > 0), float('-inf')), -1)", "return (x.exp() * mask).sum(-1)"
+        )
+        times = Problem(source, "times")
+        instance = replace(times.instance(times.workloads("cpu")[-1], "cpu", SEED), like=truth.instance.like)
+        found = Truth(instance, problem.spec.precision, truth.domains).case("special", (hidden, mask))
+        skipping = (hidden.masked_fill(mask == 0, -torch.inf).exp() * mask).sum(-1)
+        assert skipping[::2].isinf().all()
+        assert found.judge((skipping,))[0].passed
+        assert found.judge(found.eager)[0].passed
+        assert not found.judge((torch.where(skipping.isinf(), 0.0, skipping),))[0].passed
