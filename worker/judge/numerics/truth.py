@@ -48,8 +48,8 @@ enough that an exponential of it, times a mask's zero, is zero and not NaN."""
 _FEWEST = 2
 """Cases that are made whatever memory they take."""
 PARKED_BYTES = 1 << 30
-"""Larger cases keep their truth, four times a 16-bit output, in the host's memory, and pay a second for a look at it: 40
-of the 115 GB that the judge of the triangle update's seven shapes held on an H200 were truths."""
+"""Larger cases keep their truth, four times a 16-bit output, in the host's memory and pay a second for each look at it:
+40 of the 115 GB that the judge of the triangle update's seven shapes held on an H200 were truths."""
 _COMPUTED_IN_FP32 = frozenset({torch.float32, torch.float16, torch.bfloat16})
 """Types whose honest kernels compute in float32. What cancels there is as far off in 16 bits: two tokens' gradients of
 one row, 1,000 times as large as other rows, left 3 % of a row's size where eager left nothing, by luck (measured)."""
