@@ -343,10 +343,15 @@ def _compare_special(
     unsure: torch.Tensor | None,
 ) -> str:
     """Why the non-finite positions are wrong, or nothing. Where eager and truth disagree, either is right, and nothing
-    else; so is either where the result `may_overflow`, and either sign where it is `unsure`."""
+    else; so is either where the result `may_overflow`. Where it is `unsure`, or eager alone is not finite, an infinity
+    has either sign and is as good as NaN."""
+    garbled = torch.isfinite(truth) & ~torch.isfinite(eager)
+    either = garbled if unsure is None else garbled | (unsure & ~torch.isfinite(truth) & ~torch.isfinite(output))
     for name, found in (("NaN", torch.isnan), ("infinity", torch.isinf)):
         mine, by_truth, by_eager = found(output), found(truth), found(eager)
-        certain = (by_truth == by_eager) & ~may_overflow if name == "infinity" else by_truth == by_eager
+        certain = (by_truth == by_eager) & ~either
+        if name == "infinity":
+            certain &= ~may_overflow
         wrong = (mine != by_truth) & certain
         if bool(wrong.any()):
             count, extra = int(wrong.sum()), int((wrong & mine).sum())

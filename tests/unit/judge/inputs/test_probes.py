@@ -146,6 +146,25 @@ class TestSpecialValues:
         assert found.judge((skipping,))[0].passed
         assert found.judge(found.eager)[0].passed
 
+    def test_nan_that_infinities_make_may_be_an_infinity_and_no_number(self) -> None:
+        problem, truth, case = first_case("masked_softmax")
+        x, mask = case.inputs
+        wild = x.clone()
+        wild[0, :2] = torch.tensor([torch.inf, -torch.inf])
+        wild[1, 0] = torch.nan
+        source = source_of("masked_softmax").replace(
+            "return torch.softmax(x.masked_fill(~(mask > 0), float('-inf')), -1)", "return x.sum(-1)"
+        )
+        sums = Problem(source, "sums")
+        instance = replace(sums.instance(sums.workloads("cpu")[-1], "cpu", SEED), like=truth.instance.like)
+        found = Truth(instance, problem.spec.precision, truth.domains).case("special", (wild, mask))
+        honest = found.eager[0]
+        assert honest[:2].isnan().all()
+        for row, value, right in ((0, torch.inf, True), (0, -torch.inf, True), (0, 1.0, False), (1, torch.inf, False)):
+            output = honest.clone()
+            output[row] = value
+            assert found.judge((output,))[0].passed == right, (row, value)
+
     def test_what_a_mask_hides_may_be_either_beside_an_infinity_that_counts(self) -> None:
         problem, truth, case = first_case("masked_softmax")
         x, mask = case.inputs
