@@ -16,9 +16,16 @@ STAGES = 2
 
 
 @triton.jit
+def _shrink(peak):
+    """The power of two by which numbers up to `peak` have to be divided to stay within fp16."""
+    return tl.where((peak > 32768.0) & (peak < float("inf")), tl.exp2(tl.ceil(tl.log2(peak)) - 15.0), 1.0)
+
+
+@triton.jit
 def _walk(
     q, k, v, out, length, dim, scale, strips,
-    CHUNK: tl.constexpr, DIM: tl.constexpr, COLS: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
+    CHUNK: tl.constexpr, DIM: tl.constexpr, COLS: tl.constexpr, PRECISION: tl.constexpr, NARROW: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     base = (tl.program_id(0) // strips).to(tl.int64) * length * dim
     token = tl.arange(0, CHUNK)
@@ -35,8 +42,14 @@ def _walk(
         vs = tl.load(v + rows[:, None] + col[None, :], mask=ok, other=0.0)
         scores = tl.dot(qs, tl.trans(ks), input_precision=PRECISION)
         scores = tl.where(token[:, None] >= token[None, :], scores, 0.0)
-        total = tl.dot(scores.to(vs.dtype), vs, input_precision=PRECISION)
-        total = tl.dot(qs, state.to(qs.dtype), total, input_precision=PRECISION)
+        if NARROW:  # both factors may be beyond 65,504 where the result is not
+            by_token = _shrink(tl.max(tl.abs(scores), axis=1))[:, None]
+            by_column = _shrink(tl.max(tl.abs(state), axis=0))[None, :]
+            total = tl.dot((scores / by_token).to(vs.dtype), vs, input_precision=PRECISION) * by_token
+            total += tl.dot(qs, (state / by_column).to(qs.dtype), input_precision=PRECISION) * by_column
+        else:
+            total = tl.dot(scores.to(vs.dtype), vs, input_precision=PRECISION)
+            total = tl.dot(qs, state.to(qs.dtype), total, input_precision=PRECISION)
         tl.store(out + rows[:, None] + col[None, :], total * scale, mask=ok)
         state = tl.dot(tl.trans(ks), vs, state, input_precision=PRECISION)
 
@@ -65,6 +78,7 @@ class ModelNew(nn.Module):
         chunk = max(16, min(MOST, 1 << (self.chunk.bit_length() - 1)))
         _walk[(batch * heads * strips,)](
             q, k, v, out, length, dim, dim**-0.5, strips, CHUNK=chunk, DIM=width,
-            COLS=cols, PRECISION="tf32x3" if wide else "tf32", STAGES=1 if wide else STAGES, num_warps=WARPS,
+            COLS=cols, PRECISION="tf32x3" if wide else "tf32", NARROW=q.dtype is torch.float16,
+            STAGES=1 if wide else STAGES, num_warps=WARPS,
         )  # fmt: skip
         return out
