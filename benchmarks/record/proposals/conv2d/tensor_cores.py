@@ -1,6 +1,6 @@
-"""Tensor cores on the layout that the images have. Channels first, no operand is shifted: the three taps of a row multiply
-the same places, and their sums are added one place to the left and to the right, from lane to lane. Channels last, a tap
-is another row of shared memory.
+"""Tensor cores on the layout that the images have. Channels first, no operand is shifted: the three taps of a row
+multiply the same places, and their sums are added one place to the left and to the right, from lane to lane. Channels
+last, a tap is another row of shared memory.
 
 Bound by tensor cores, in instructions of one warp, which reach two thirds of what those of four can.
 """
@@ -206,7 +206,7 @@ __device__ __forceinline__ void convolve(
     }
 }
 
-// The same with channels last, where a tap is a row of shared memory: a warp makes 64 places of a row, 64 channels each.
+// The same with channels last, where a tap is a row of shared memory: a warp makes 64 places of a row, 64 channels.
 template <class T, bool EVEN> __device__ __forceinline__ void convolve_last(
     const T* x, const uint4* packed, const T* bias, T* out,
     int inner, int outer, int height, int width, int high, int steps, int band) {
@@ -354,6 +354,21 @@ MODULES = {
 MOST = 227 << 10
 
 
+def chosen(module, width, steps, last, even):
+    """A kernel, and the bytes of shared memory that a row takes."""
+    if last:
+        return module.last_even if even else module.last_odd, (-(-width // 64) * 64 + 2) * (steps * 16 + 8) * 2
+    if even and width <= 56:
+        return module.even_56, steps * 16 * 56 * 2
+    if even and 160 < width <= 200:
+        return module.even_200, steps * 16 * 200 * 2
+    if even:
+        return module.even_256, steps * 16 * 264 * 2
+    if width <= 64:
+        return module.odd_64, steps * 16 * 72 * 2
+    return module.odd_256, steps * 16 * 264 * 2
+
+
 class ModelNew(nn.Module):
     def __init__(self, inner, outer, kernel=(3, 3), dtype="float32", channels_last=False):
         super().__init__()
@@ -385,21 +400,7 @@ class ModelNew(nn.Module):
         packed = torch.empty(count * 8, dtype=x.dtype, device=x.device)
         module.pack[(-(-count // 256),), (256,), 0](weight, packed, outer, inner, high, steps, count, *weight.stride())
         even = (inner if last else width) % 8 == 0 and x.data_ptr() % 16 == 0
-        if last:
-            kernel, row = (
-                module.last_even if even else module.last_odd,
-                (-(-width // 64) * 64 + 2) * (steps * 16 + 8) * 2,
-            )
-        elif even and width <= 56:
-            kernel, row = module.even_56, steps * 16 * 56 * 2
-        elif even and 160 < width <= 200:
-            kernel, row = module.even_200, steps * 16 * 200 * 2
-        elif even:
-            kernel, row = module.even_256, steps * 16 * 264 * 2
-        elif width <= 64:
-            kernel, row = module.odd_64, steps * 16 * 72 * 2
-        else:
-            kernel, row = module.odd_256, steps * 16 * 264 * 2
+        kernel, row = chosen(module, width, steps, last, even)
         band = max(1, min(4 if last else BAND, height, ROOM * 1000 // row - high + 1))
         shared = (band + high - 1) * row
         if width > 256 and not last or shared > MOST:
