@@ -93,8 +93,9 @@ class Case:
     def judge(self, outputs: tuple[torch.Tensor, ...]) -> list[Comparison]:
         """Compare every output with its truth."""
         unsure = self.unsure or (None,) * len(self.truth)
-        sides = zip(outputs, self.eager, self.tolerances, self.hits, unsure, strict=True)
-        return [compare(output, self.exact(index), *side) for index, (output, *side) in enumerate(sides)]
+        truth = map(self.exact, range(len(self.truth)))  # one at a time on the device
+        sides = zip(outputs, truth, self.eager, self.tolerances, self.hits, unsure, strict=True)
+        return [compare(*side) for side in sides]
 
     def exact(self, index: int) -> torch.Tensor:
         """One output's truth, where eager's result is."""
