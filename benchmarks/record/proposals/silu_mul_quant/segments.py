@@ -97,7 +97,7 @@ template <class T> __device__ __forceinline__ void any(
     const float scale = from_bits(top) / 448.0f, factor = 1.0f / scale;
     if (threadIdx.x % 32 == 0) scales[number] = scale;
     for (int k = threadIdx.x % 32; k < group; k += 32)
-        out[(i64)number * group + k] = (unsigned char)eight_bits(gated(wide(from[k]), wide(from[hidden + k])) * factor, 0.0f);
+        out[(i64)number * group + k] = eight_bits(gated(wide(from[k]), wide(from[hidden + k])) * factor, 0.0f) & 0xff;
 }
 
 extern "C" __global__ void __launch_bounds__(256) groups_16(
