@@ -23,24 +23,25 @@ def _larger(a, b):
 
 
 @triton.jit
-def _turn(x, out, rows, cols, strips, ROWS: tl.constexpr, COLS: tl.constexpr):
-    """Matrices of `rows` x `cols` to `cols` x `rows`."""
-    base = tl.program_id(1).to(tl.int64) * rows * cols
+def _turn(x, out, rows, cols, pitch, strips, ROWS: tl.constexpr, COLS: tl.constexpr):
+    """Matrices of `rows` x `cols` to `cols` x `pitch`, with zeros beyond `rows`."""
+    image = tl.program_id(1).to(tl.int64)
     row = (tl.program_id(0) // strips) * ROWS + tl.arange(0, ROWS)
     col = (tl.program_id(0) % strips) * COLS + tl.arange(0, COLS)
-    tile = tl.load(x + base + row[:, None] * cols + col[None, :], mask=(row < rows)[:, None] & (col < cols)[None, :])
-    at = base + col[:, None] * rows + row[None, :]
-    tl.store(out + at, tl.trans(tile), mask=(row < rows)[None, :] & (col < cols)[:, None])
+    at = image * rows * cols + row[:, None] * cols + col[None, :]
+    tile = tl.load(x + at, mask=(row < rows)[:, None] & (col < cols)[None, :], other=0.0)
+    at = image * pitch * cols + col[:, None] * pitch + row[None, :]
+    tl.store(out + at, tl.trans(tile), mask=(row < pitch)[None, :] & (col < cols)[:, None])
 
 
 @triton.jit
-def _taps(weight, out, inner, outer, BLOCK: tl.constexpr):
-    """Filters [outer, inner, 9] to [9, inner, outer]."""
+def _taps(weight, out, inner, outer, pitch, broad, BLOCK: tl.constexpr):
+    """Filters [outer, inner, 9] to [9, pitch, broad], with zeros beyond `inner` and `outer`."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    ok = at < 9 * inner * outer
-    tap = at // (inner * outer)
-    value = tl.load(weight + ((at % outer) * inner + at // outer % inner) * 9 + tap, mask=ok)
-    tl.store(out + at, value, mask=ok)
+    tap, row, col = at // (pitch * broad), at // broad % pitch, at % broad
+    ok = (tap < 9) & (row < inner) & (col < outer)
+    value = tl.load(weight + (col * inner + row) * 9 + tap, mask=ok, other=0.0)
+    tl.store(out + at, value, mask=tap < 9)
 
 
 @triton.jit
@@ -99,7 +100,7 @@ def _few(
 
 @triton.jit
 def _many(
-    x, weight, bias, out, pooled, inner, outer, height, width, pooled_height, pooled_width,
+    x, weight, bias, out, pooled, pitch, broad, outer, height, width, pooled_height, pooled_width,
     out_image_step, out_window_step, out_col_step,
     ROWS: tl.constexpr, COLS: tl.constexpr, INNER: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -107,18 +108,18 @@ def _many(
     col = tl.program_id(1) * COLS + tl.arange(0, COLS)
     place = tl.arange(0, INNER)
     pixel = (image.to(tl.int64) * height + y) * width + left
-    xs = x + pixel[:, None] * inner + place[None, :]
-    ws = weight + place[:, None] * outer + col[None, :]
-    steps = tl.cdiv(inner, INNER)
+    xs = x + pixel[:, None] * pitch + place[None, :]
+    ws = weight + place[:, None] * broad + col[None, :]
+    steps = tl.cdiv(pitch, INNER)
     total = tl.zeros([ROWS, COLS], tl.float32)
     for step in range(0, 9 * steps):
         tap = step // steps
         start = step % steps * INNER
         down, right = tap // 3 - 1, tap % 3 - 1
         inside = ok & (y + down >= 0) & (y + down < height) & (left + right >= 0) & (left + right < width)
-        some = start + place < inner
-        a = tl.load(xs + ((down * width + right) * inner + start), mask=inside[:, None] & some[None, :], other=0.0)
-        b = tl.load(ws + (tap * inner + start) * outer, mask=some[:, None] & (col < outer)[None, :], other=0.0)
+        some = start + place < pitch
+        a = tl.load(xs + ((down * width + right) * pitch + start), mask=inside[:, None] & some[None, :], other=0.0)
+        b = tl.load(ws + (tap * pitch + start) * broad, mask=some[:, None] & (col < broad)[None, :], other=0.0)
         total = tl.dot(a, b, total, input_precision=PRECISION)
     _finish(
         total, bias, out, col, pooled, outer, out_image_step, out_window_step, out_col_step,
@@ -163,18 +164,22 @@ class ModelNew(nn.Module):
                 *steps, ROWS=rows, COLS=cols, TAPS=taps, PRECISION=precision, num_warps=warps,
             )  # fmt: skip
             return out
+        pitch, broad = inner, triton.cdiv(outer, 16) * 16  # rows of filters and pixels begin at multiples of 16
         if not last:
-            turned = torch.empty(x.numel(), dtype=x.dtype, device=x.device)
+            pitch = triton.cdiv(inner, 16) * 16
+            turned = torch.empty(batch * height * width * pitch, dtype=x.dtype, device=x.device)
             strips = triton.cdiv(height * width, 64)
-            _turn[(triton.cdiv(inner, 64) * strips, batch)](
-                x, turned, inner, height * width, strips, ROWS=64, COLS=64, num_warps=4
+            _turn[(triton.cdiv(pitch, 64) * strips, batch)](
+                x, turned, inner, height * width, pitch, strips, ROWS=64, COLS=64, num_warps=4
             )
             x = turned
-        filters = torch.empty(weight.numel(), dtype=weight.dtype, device=x.device)
-        _taps[(triton.cdiv(weight.numel(), 1024),)](weight, filters, inner, outer, BLOCK=1024, num_warps=4)
+        filters = torch.empty(9 * pitch * broad, dtype=weight.dtype, device=x.device)
+        _taps[(triton.cdiv(filters.numel(), 1024),)](
+            weight, filters, inner, outer, pitch, broad, BLOCK=1024, num_warps=4
+        )
         deep = min(32 if single else INNER, max(16, triton.next_power_of_2(inner)))
         _many[grid](
-            x, filters, bias, out, pooled, inner, outer, height, width, high, wide, *steps,
+            x, filters, bias, out, pooled, pitch, broad, outer, height, width, high, wide, *steps,
             ROWS=rows, COLS=cols, INNER=deep, PRECISION=precision, num_warps=warps, num_stages=2 if single else STAGES,
         )  # fmt: skip
         return out
