@@ -46,6 +46,9 @@ found the BLAS, on a machine with one neighbour, and eight are needed."""
 _PLENTY, _NEXT_TO_NEVER = 64.0, 128.0
 _HIDDEN = 8.0
 """Times as many samples of own code as were found should have been, by the list: then they are hidden, or a lie."""
+_SEEN_SHARE = 0.03
+"""Of all stops, at which foreign code was found: below it there is no BLAS in hiding, if the judge can stop the runner
+at any moment. Beside one to six busy neighbours one was found at 7 to 27 %, and torch in an honest call at 0 to 1."""
 _WAITED_SHARE = 0.05
 """Of the time between stops, for which the calling thread wanted a core: more of it, and the machine is too busy."""
 _ATTEMPTS, _REST_S = 3, 0.5
@@ -114,7 +117,16 @@ class Census:
         """Whether own code is hardly ever found where the list says that it runs: in a call of 5 us, most of which is
         torch's way to it, it is found at a third of the stops that the list promises, if at all, and nobody else is.
         `foreign`: samples that were found elsewhere."""
-        return foreign > self.own and self.expected >= _FEWEST and self.own < self.expected / _HIDDEN
+        return foreign >= 1 and foreign > self.own and self.expected >= _FEWEST and self.own < self.expected / _HIDDEN
+
+    def hidden(self, beyond: float) -> bool:
+        """Whether a machine on which the calling thread waits may hide that foreign code does what the list claims.
+
+        `beyond`: samples that glue does not explain. Where the judge can stop the runner at any moment, those that glue
+        may explain are a doubt as well, if there are many: what glue may take grows as a machine slows down.
+        """
+        seen = self.at_once and self.foreign.total() >= _SEEN_SHARE * self.stops
+        return self.waited > _WAITED_SHARE and self.missing(self.foreign.total() if seen else beyond)
 
     @property
     def expected(self) -> float:
@@ -188,9 +200,8 @@ def _look(trial: Trial, built: Artefacts, listed: Mapping[str, Call]) -> None:
                 f"({beyond_all:.0f} beyond glue against {own}; {where}); the policy asks for {required:.0%} own code"
             )
             raise trial.refuse(NAME, Verdict.SUSPICIOUS, reason, **figures)
-        hidden = census.stops < _FEWEST or least_share(beyond + census.unsettled, census.own) > 1 - required
-        hidden |= census.missing(beyond) and census.waited > _WAITED_SHARE
-        if hidden or crowded(own, foreign):
+        few = census.stops < _FEWEST or least_share(beyond + census.unsettled, census.own) > 1 - required
+        if few or census.hidden(beyond) or crowded(own, foreign):
             found = (
                 f"{census.own} samples in own code, {beyond:.0f} beyond glue elsewhere, {census.unsettled} waiting; "
                 f"{census.expected:.0f} of {census.stops} were to be expected; without a core for {census.waited:.0%}"
