@@ -118,6 +118,12 @@ static void row(const float* x, float* y, int64_t n) {
     }
 }"""
 
+LOSS_INIT = """
+def __init__(self, smoothing=0.0):
+    super().__init__()
+    if smoothing:
+        raise NotImplementedError("labels that are not smoothed")
+"""
 LOSS_FORWARD = """
 def forward(self, logits, target):
     logits, target = dense(logits), dense(target, torch.int64)
@@ -230,6 +236,7 @@ ENTRIES = (
             "cross_entropy" if place % 2 else "small_cross_entropy",
             _ROW_LOSS + code,
             LOSS_FORWARD,
+            init=LOSS_INIT,
         )
         for place, (name, (title, code)) in enumerate(_LOSSES.items())
     ),

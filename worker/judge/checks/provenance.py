@@ -81,8 +81,8 @@ class Usage:
     def call(self) -> Call:
         """What one call takes."""
         filling_us = sum(entry.spent_us for entry in self.entries if entry.name in _FILLS)
-        own_us = self.spent_us(Owner.OWN)
-        return Call(filling_us / self.calls, self.wall_us / self.calls, own_us / self.calls)
+        others_us = filling_us + self.spent_us(Owner.LIBRARY, Owner.TORCH, Owner.UNKNOWN)
+        return Call(others_us / self.calls, self.wall_us / self.calls, self.spent_us(Owner.OWN) / self.calls)
 
     @property
     def share(self) -> float:

@@ -4,7 +4,7 @@
 calls: a BLAS reached by dlsym would count as its own. Here the judge stops the runner at random moments during calls
 that look like timed ones, and reads where its threads are (`worker.judge.runners.pointers`).
 
-    foreign = samples in foreign code - what glue (allocation, filling, views) accounts for
+    foreign = samples in foreign code - what glue (allocation, views) and what the list admits to account for
 
 A candidate is refused when even the lower end of the interval (Wilson 1927, z = 3) of foreign / (own + foreign) is
 above what the job's policy leaves to others: at 0.9, 64 samples refuse from 22 % foreign on. On a busy machine threads
@@ -67,7 +67,8 @@ _CALL_LIMIT_S = 60.0
 class Call:
     """What the profiler's list says of one call, in microseconds."""
 
-    filling_us: float
+    others_us: float
+    """In torch's code and that of libraries, filling tensors among it: `checks/provenance` has judged it."""
     wall_us: float
     own_us: float
 
@@ -174,7 +175,7 @@ def _look(trial: Trial, built: Artefacts, listed: Mapping[str, Call]) -> None:
     for name, call in listed.items():
         bench = trial.benches[name]
         slow = glue.slowness()
-        glue_us = slow * call.filling_us + glue.allowance_us(backward=bench.instance.backward, slowness=slow)
+        glue_us = slow * call.others_us + glue.allowance_us(backward=bench.instance.backward, slowness=slow)
         try:
             census = take(trial.runner, bench, built, trial.rng, call, glue_us)
         except Unreadable as closed:
