@@ -120,14 +120,15 @@ class Census:
         `foreign`: samples that were found elsewhere."""
         return foreign >= 1 and foreign > self.own and self.expected >= _FEWEST and self.own < self.expected / _HIDDEN
 
-    def hidden(self, beyond: float) -> bool:
+    def hidden(self, beyond: float, unlisted: float) -> bool:
         """Whether a machine on which the calling thread waits may hide that foreign code does what the list claims.
 
-        `beyond`: samples that glue does not explain. Where the judge can stop the runner at any moment, those that glue
-        may explain are a doubt as well, if there are many: what glue may take grows as a machine slows down.
+        `beyond`: samples that neither the list nor glue explains; `unlisted`: those that the list does not. Where the
+        judge can stop the runner at any moment, many of the latter are a doubt as well: what glue may take grows as a
+        machine slows down.
         """
-        seen = self.at_once and self.foreign.total() >= _SEEN_SHARE * self.stops
-        return self.waited > _WAITED_SHARE and self.missing(self.foreign.total() if seen else beyond)
+        seen = self.at_once and unlisted >= _SEEN_SHARE * self.stops
+        return self.waited > _WAITED_SHARE and self.missing(unlisted if seen else beyond)
 
     @property
     def expected(self) -> float:
@@ -169,26 +170,28 @@ def _look(trial: Trial, built: Artefacts, listed: Mapping[str, Call]) -> None:
     """One look at all workloads. Raises the Faults of `check`."""
     required = trial.request.own_kernel_share
     figures: dict[str, float | str] = {"required": required}
-    own = foreign = 0
-    beyond_all = expected_all = 0.0
+    own = 0
+    unlisted_all = beyond_all = expected_all = 0.0
     starved = False
     for name, call in listed.items():
         bench = trial.benches[name]
         slow = glue.slowness()
-        glue_us = slow * call.others_us + glue.allowance_us(backward=bench.instance.backward, slowness=slow)
+        listed_us = slow * call.others_us
+        glue_us = listed_us + glue.allowance_us(backward=bench.instance.backward, slowness=slow)
         try:
             census = take(trial.runner, bench, built, trial.rng, call, glue_us)
         except Unreadable as closed:
             trial.record(NAME, True, f"not sampled on this machine: {closed}", sampled="no")
             return
-        beyond = census.beyond(glue_us)
+        beyond, unlisted = census.beyond(glue_us), census.beyond(listed_us)
         if census.late > _MOST_LATE:
             reason = f"{name}: the candidate's code was found at work {census.late} times after a call was over"
             raise trial.refuse(LATE, Verdict.SUSPICIOUS, reason, late_samples=census.late, own_samples=census.own)
+        own += census.own
+        unlisted_all += unlisted
         beyond_all += beyond
         expected_all += census.expected
         starved |= not census.at_once and census.waited > _WAITED_SHARE
-        own, foreign = own + census.own, foreign + census.foreign.total()
         least = max(least_share(beyond, census.own), least_share(beyond_all, own))
         figures |= {f"own_samples/{name}": census.own, f"foreign_samples/{name}": round(beyond, 1)}
         figures |= {f"stops/{name}": census.stops, f"expected_samples/{name}": round(census.expected, 1)}
@@ -202,7 +205,7 @@ def _look(trial: Trial, built: Artefacts, listed: Mapping[str, Call]) -> None:
             )
             raise trial.refuse(NAME, Verdict.SUSPICIOUS, reason, **figures)
         few = census.stops < _FEWEST or least_share(beyond + census.unsettled, census.own) > 1 - required
-        if few or census.hidden(beyond) or crowded(own, foreign):
+        if few or census.hidden(beyond, unlisted) or crowded(own, unlisted_all):
             found = (
                 f"{census.own} samples in own code, {beyond:.0f} beyond glue elsewhere, {census.unsettled} waiting; "
                 f"{census.expected:.0f} of {census.stops} were to be expected; without a core for {census.waited:.0%}"
@@ -224,7 +227,7 @@ def nobody(own: int, expected: float) -> bool:
     return expected >= _PLENTY and own < expected / _NEXT_TO_NEVER
 
 
-def crowded(own: int, foreign: int) -> bool:
+def crowded(own: int, foreign: float) -> bool:
     """Whether so few samples would tell nothing if a busy machine had not hidden the others.
 
     With ten neighbours on two cores nine of ten samples of a BLAS call are in the waiting loops of OpenMP; what is left
