@@ -11,7 +11,8 @@ above what the job's policy leaves to others: at 0.9, 64 samples refuse from 22 
 wait for a core and cannot be found: where they, as foreign ones, would decide, the judge does not know
 (`infra_error`), and neither does it after too few stops, or where the calling thread waited for a core and own code was
 hardly ever found although the list says that it ran: a BLAS behind dlsym was accepted in two of six runs beside three
-busy neighbours, by 0 to 6 samples.
+busy neighbours, by 0 to 6 samples. The judge looks up to three times, and goes before ordinary threads where it may
+(`worker.judge.runners.urgent`): otherwise it is let in when the runner waits, and finds nobody.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ any count: a BLAS call of 40 us is mostly waited for, and with ten neighbours th
 more are added while own code is hardly ever found where the list says that it runs: of that call's 256 stops 2 to 10
 found the BLAS, on a machine with one neighbour, and eight are needed."""
 _PLENTY, _NEXT_TO_NEVER = 64.0, 128.0
+"""Samples of own code that have to be expected, and the part of them that is next to none: see `nobody`."""
 _HIDDEN = 8.0
 """Times as many samples of own code as were found should have been, by the list: then they are hidden, or a lie."""
 _SEEN_SHARE = 0.03

@@ -269,7 +269,7 @@ class ModelNew(nn.Module):
         outer, inner, _taps = weight.shape
         if x.dim() != 3 or x.shape[1] != inner or x.dtype != weight.dtype:
             raise ValueError(f"a {weight.dtype} tensor [batch, {inner}, length] is needed")
-        if x.dtype not in MODULES or inner > 384:
+        if x.dtype not in MODULES or inner > 384:  # two stages of more channels do not fit into shared memory
             raise NotImplementedError("float16 and bfloat16, and at most 384 channels")
         x = x.contiguous()
         batch, _inner, length = x.shape

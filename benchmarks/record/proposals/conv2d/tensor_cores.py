@@ -383,7 +383,7 @@ class ModelNew(nn.Module):
         outer, inner, high, wide = weight.shape
         if x.dim() != 4 or x.shape[1] != inner or x.dtype != weight.dtype:
             raise ValueError(f"a {weight.dtype} tensor [batch, {inner}, height, width] is needed")
-        if x.dtype not in MODULES or wide != 3 or high not in (1, 3):
+        if x.dtype not in MODULES or wide != 3 or high not in (1, 3):  # what the tiles and their sums are laid out for
             raise NotImplementedError("float16 and bfloat16, kernels of 1 x 3 and 3 x 3")
         last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
         if not last:
