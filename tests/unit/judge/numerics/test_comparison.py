@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from problems.catalog import Precision
-from worker.judge.numerics.comparison import compare, degrade, slice_error, tolerance, working_type
+from worker.judge.numerics.comparison import Tolerance, compare, degrade, slice_error, tolerance, working_type
 from worker.judge.numerics.truth import _limit
 
 
@@ -287,3 +287,17 @@ class TestOverflow:
     def test_rows_of_no_elements_are_compared(self) -> None:
         nothing = torch.zeros(64, 0, dtype=torch.float64)
         assert compare(nothing.half(), nothing, nothing.half(), self.limit).passed
+
+
+def test_where_eager_alone_is_not_finite_nothing_finite_but_the_truth_is_right() -> None:
+    truth = torch.arange(1.0, 65.0, dtype=torch.float64).reshape(8, 8)
+    eager = truth.float()
+    eager[0, 0] = torch.nan
+    limit = Tolerance(1e-6, 1e-2, 1e-5, sees_precision=True)
+    for value, right in ((torch.nan, True), (torch.inf, True), (-torch.inf, True), (1.0, True), (1.5, False)):
+        output = truth.float()
+        output[0, 0] = value
+        assert compare(output, truth, eager, limit).passed == right, value
+    output = truth.float()
+    output[0, 1] = torch.inf
+    assert not compare(output, truth, eager, limit).passed
