@@ -1,4 +1,5 @@
-"""What honest arithmetic may do to the fp64 twin of a reference: other roundings, and other words for an empty softmax.
+"""What honest arithmetic may do to the fp64 twin of a reference: other roundings, other words for an empty softmax, and
+sums without what is multiplied with zero.
 
 *Faithful rounding.* Eager is one honest algorithm, and on some inputs a lucky one: softmax's gradient y * (g - <g, y>)
 cancels on rows that are nearly one-hot, where eager's own roundings happen to be exact while a kernel that stores y in
@@ -9,6 +10,8 @@ holds stays as it is, so that whole numbers before a floor stay whole. Inputs mo
 few bits: a sum that cancels is only as good as its inputs.
 
 *An empty softmax.* Scores that are all -inf are NaN by the formula; fused attention calls such a row masked, and zero.
+
+*Zero times infinity.* A kernel that skips what a mask hides never multiplies it; the formula does, with zero, and has NaN.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ MANTISSA = {torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}
 """Bits of a type after the point."""
 _STEP = 1 << (52 - MANTISSA[torch.float32])
 """Float64s from one float32 to the next."""
+_FEW_SPECIALS = 64
+"""A product is taken apart at no more places of its sum than this; the inputs of `special` hold fewer."""
 _OWN_ERROR = 4
 """So near to a float32, a float64 is one that float64's own rounding missed: 0.1 * 10 is whole before a floor."""
 _FEW_BITS = 52 - 7
@@ -76,6 +81,42 @@ class EmptySoftmax(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return result
         empty = (args[0] == -torch.inf).all(dim=args[1], keepdim=True)
         return torch.where(empty, 0.0, result)
+
+
+class SkippedZeros(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While active, zero times what is not finite is zero in a product of matrices, as where a kernel skips the zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """The operation; where it is a product, without those terms."""
+        if func not in (torch.ops.aten.mm.default, torch.ops.aten.bmm.default):
+            return func(*args, **(kwargs or {}))
+        left, right = args
+        places = _special_places(left, right)
+        if not places:
+            return func(left, right)
+        left, right = left.clone(), right.clone()
+        taken = [(left[..., at, None].clone(), right[..., at, None, :].clone()) for at in places]
+        left[..., places] = 0.0
+        right[..., places, :] = 0.0
+        result = func(left, right)
+        for column, row in taken:
+            result += torch.where((column == 0) | (row == 0), 0.0, column * row)
+        return result
+
+
+def _special_places(left: torch.Tensor, right: torch.Tensor) -> list[int]:
+    """The places of the sum where either matrix of a product is not finite, if it is so at few."""
+    found: set[int] = set()
+    for matrix, own in ((left, -1), (right, -2)):
+        others = [dim for dim in range(matrix.dim()) if dim != matrix.dim() + own]
+        wild: list[int] = (~torch.isfinite(matrix)).any(dim=others).nonzero().flatten().tolist()
+        found.update(wild if len(wild) <= _FEW_SPECIALS else ())
+    return sorted(found)
 
 
 def faithful(exact: torch.Tensor, draw: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

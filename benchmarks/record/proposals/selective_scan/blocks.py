@@ -23,7 +23,7 @@ def _then(decay1, state1, decay2, state2):
 
 @triton.jit
 def _softplus(x):
-    grown = tl.exp(tl.minimum(x, 20.0))
+    grown = tl.exp(tl.where(x > 20.0, 20.0, x))
     one = 1.0 + grown
     # log1p without its loss of digits where the exponential is small.
     near = tl.where(one == 1.0, grown, tl.log(one) * (grown / tl.where(one == 1.0, 1.0, one - 1.0)))

@@ -11,7 +11,7 @@ from problems.catalog import bundled
 from tests.redteam.problems import make
 from worker.judge.inputs import families
 from worker.judge.numerics.comparison import degrade
-from worker.judge.numerics.rounding import DRAWS, EmptySoftmax, FaithfulRounding, faithful, moved
+from worker.judge.numerics.rounding import DRAWS, EmptySoftmax, FaithfulRounding, SkippedZeros, faithful, moved
 from worker.judge.numerics.truth import Case, Truth
 from worker.judge.reference.domains import resolved
 from worker.judge.reference.problem import Problem, call_reference
@@ -113,6 +113,39 @@ def test_only_an_empty_softmax_becomes_zero() -> None:
     assert found[0].tolist() == [0.0, 0.0]
     assert bool(found[1].isnan().any())
     assert found[2].tolist() == [0.0, 1.0]
+
+
+def test_a_kernel_that_skips_masked_keys_has_numbers_beside_an_infinity_that_counts() -> None:
+    """Row 45 counts a score of -inf, and hides an infinity of key 50: 0 times infinity in the formula."""
+    x = torch.randn(64, 64)
+    x[45, 3] = -torch.inf
+    x[50, 9] = torch.inf
+    case = _case(
+        "hidden = torch.ones(64, 64, dtype=torch.bool, device=x.device).triu(1)\n"
+        "        return torch.softmax(x.masked_fill(hidden, float('-inf')), -1) @ x",
+        x,
+        family="special",
+    )
+    rows = (torch.softmax(x[row, : row + 1], -1) @ x[: row + 1] for row in range(64))
+    skipped = torch.stack(list(rows))
+    assert bool(case.eager[0][45, 9].isnan()) and bool(torch.isfinite(skipped[45, 9]))
+    assert case.judge((case.eager[0],))[0].passed
+    assert case.judge((skipped,))[0].passed
+    assert not case.judge((skipped.nan_to_num(0.0),))[0].passed, "what counts stays"
+    skipped[45, 9] += 1.0
+    assert not case.judge((skipped,))[0].passed, "no other number is right there"
+
+
+def test_zeros_are_skipped_only_beside_what_is_not_finite() -> None:
+    left = torch.tensor([[1.0, 0.0], [2.0, 1.0], [0.0, torch.nan]], dtype=torch.float64)
+    right = torch.tensor([[1.0, 3.0], [torch.inf, 0.0]], dtype=torch.float64)
+    with SkippedZeros():
+        found = left @ right
+        batch = torch.stack([left, left]) @ torch.stack([right, right.nan_to_num(posinf=5.0)])
+    assert found[:2].tolist() == [[1.0, 3.0], [torch.inf, 6.0]]
+    assert bool(found[2, 0].isnan()) and found[2, 1] == 0.0
+    torch.testing.assert_close(batch[0], found, rtol=0.0, atol=0.0, equal_nan=True)
+    assert batch[1, 1].tolist() == [7.0, 6.0]
 
 
 def test_what_cancels_in_float32_is_no_better_in_16_bits() -> None:
