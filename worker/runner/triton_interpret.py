@@ -14,6 +14,7 @@ what is done about it:
 * `@triton.autotune` with several configurations wants a GPU to time them: the first is taken, and a note says so.
 * Casts to 8-bit floats lose the carry of what rounds up to the next power of two, ties go away from zero, subnormals
   are cut off: they are torch's casts here, and saturate as the hardware's do.
+* `tl.maximum`, `tl.minimum` and `tl.clamp` keep a NaN: it is dropped, as on a GPU, unless the kernel asks for it.
 * Triton 3.6 with numpy >= 2.4 cannot turn a one-element tensor into a loop bound: mended.
 
 Not modelled: races between programs, `num_stages`, inline assembly (refused by Triton).
@@ -56,6 +57,7 @@ def use_interpreter() -> None:
         _Bounds(interpreter).install()
         _mend_fp8(interpreter)
         _mend_tf32(interpreter)
+        _mend_nan(interpreter)
         _mend_index(interpreter)
         _mend_autotune(importlib.import_module("triton.runtime.autotuner"))
         setattr(interpreter, _MENDED, True)
@@ -335,6 +337,20 @@ def _mend_fp8(interpreter: Any) -> None:
         return np.asarray(convert(data, source, target, rounding))
 
     interpreter._convert_float = convert_float
+
+
+def _mend_nan(interpreter: Any) -> None:
+    builder = interpreter.InterpreterBuilder
+    builder.create_maxnumf = lambda self, lhs, rhs: self.binary_op(lhs, rhs, np.fmax)
+    builder.create_minnumf = lambda self, lhs, rhs: self.binary_op(lhs, rhs, np.fmin)
+    kept = builder.create_clampf
+
+    def create_clampf(self: Any, values: Any, low: Any, high: Any, propagate: Any) -> Any:
+        if propagate.name == "ALL":
+            return kept(self, values, low, high, propagate)
+        return self.binary_op(self.binary_op(values, low, np.fmax), high, np.fmin)
+
+    builder.create_clampf = create_clampf
 
 
 def _mend_index(interpreter: Any) -> None:

@@ -58,6 +58,10 @@ def test_accesses_outside_the_tensors_are_caught(outcome: dict[str, Any]) -> Non
     assert results["unmasked_store"].startswith("unmasked_store_kernel, program (1, 0, 0), stores to 58 of 64")
 
 
+def test_a_nan_is_lost_where_a_gpu_loses_it(outcome: dict[str, Any]) -> None:
+    assert outcome["results"]["kept_nans"] == [0, 0, 0, 4, 4]
+
+
 def test_notes_say_what_was_not_checked(outcome: dict[str, Any]) -> None:
     notes = " ".join(outcome["notes"])
     assert "autotune of tuned_kernel: the first of 2 configurations was checked (BLOCK: 32" in notes

@@ -87,6 +87,17 @@ def through_addresses_kernel(addresses, out, n, BLOCK: tl.constexpr):
     tl.store(out + at, tl.load(x + at, mask=at < n), mask=at < n)
 
 
+@triton.jit
+def nan_kernel(x, out, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    values = tl.load(x + i)
+    tl.store(out + i, tl.minimum(values, 2.0))
+    tl.store(out + BLOCK + i, tl.maximum(values, 2.0))
+    tl.store(out + 2 * BLOCK + i, tl.clamp(values, 1.0, 2.0))
+    tl.store(out + 3 * BLOCK + i, tl.maximum(values, 2.0, propagate_nan=tl.PropagateNan.ALL))
+    tl.store(out + 4 * BLOCK + i, tl.clamp(values, 1.0, 2.0, propagate_nan=tl.PropagateNan.ALL))
+
+
 @triton.autotune(configs=[triton.Config({"BLOCK": 32}), triton.Config({"BLOCK": 64}, num_warps=8)], key=["n"])
 @triton.jit
 def tuned_kernel(x, out, n, BLOCK: tl.constexpr):
@@ -164,6 +175,13 @@ def through_addresses() -> float:
     return error_of(out, x)
 
 
+def kept_nans() -> list[int]:
+    """NaN in each of the kernel's five results."""
+    out = torch.zeros(5, 16)
+    nan_kernel[(1,)](torch.tensor([torch.nan] * 4 + [1.5] * 12), out, BLOCK=16)
+    return [int(row.isnan().sum()) for row in out]
+
+
 def tuned() -> float:
     x, out = torch.randn(70), torch.zeros(70)
     tuned_kernel[lambda meta: (triton.cdiv(70, meta["BLOCK"]),)](x, out, 70)
@@ -193,6 +211,7 @@ CHECKS: dict[str, Callable[[], Any]] = {
     "masked_in_bounds": masked_in_bounds,
     "through_addresses": through_addresses,
     "tuned": tuned,
+    "kept_nans": kept_nans,
 }
 
 
