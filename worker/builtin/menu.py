@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from problems.catalog import ProblemError, outline
 from search.tunables import read_space, with_values
 from search.types import Params
 from worker.builtin.compiler import NoCompilerSeed, compiler_seed
@@ -39,7 +40,10 @@ class NotOffered(Exception):
 
 
 def menu(problem_source: str, problem_name: str, hardware: str, language: str) -> list[Seed]:
-    """All seeds for a problem and target. An unrecognised problem has the compiler seed only."""
+    """All seeds for a problem and target. An unrecognised problem has the compiler seed only, and one whose gradients
+    count has none: recipes and the compiler's kernels are forward passes, and each took 20 s to be refused (H200)."""
+    if _trains(problem_source, problem_name, hardware):
+        return []
     seeds = [
         Seed("recipe", recipe.name, recipe.plan, partial(_write, language, recipe, match, problem_source))
         for match in _matches(problem_source, problem_name, hardware)
@@ -51,6 +55,15 @@ def menu(problem_source: str, problem_name: str, hardware: str, language: str) -
         make = partial(_compile, problem_source, problem_name, hardware, language)
         seeds.append(Seed("compiler", "inductor", plan, make))
     return seeds
+
+
+def _trains(source: str, name: str, hardware: str) -> bool:
+    """Whether a backward counts in any workload for this hardware."""
+    try:
+        spec = outline(source, name).spec
+        return any(spec.trains(workload) for workload in spec.workloads_for(hardware))
+    except ProblemError:  # a reference without a spec of ours
+        return False
 
 
 def begun_with(seeds: Sequence[Seed], winners: Sequence[Params]) -> list[Seed]:

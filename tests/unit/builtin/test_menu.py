@@ -1,8 +1,9 @@
-"""What won in a family before goes to the front of the menu."""
+"""What the menu holds, and that what won in a family before goes to its front."""
 
 from __future__ import annotations
 
-from worker.builtin.menu import NotOffered, Seed, begun_with
+from problems.catalog import bundled
+from worker.builtin.menu import NotOffered, Seed, begun_with, menu
 
 SPACE = """
 BLOCK = 64
@@ -42,3 +43,11 @@ def test_a_winner_that_no_recipe_takes_changes_nothing() -> None:
     forbidden, unknown = {"BLOCK": 128, "WAYS": 2}, {"BLOCK": 96, "WAYS": 1}
     assert begun_with(MENU, [forbidden, unknown, {"BLOCK": 32}, {}]) == MENU
     assert begun_with(MENU, []) == MENU
+
+
+def test_a_problem_whose_gradients_count_has_no_forward_pass_offered() -> None:
+    """Recipes and the compiler's kernels are forward passes: rmsnorm_residual refused three of them in a row."""
+    softmax = bundled()["softmax"].source  # its gradients count
+    alone = softmax.replace('"backward": True', '"backward": False')
+    assert menu(softmax, "softmax", "nvidia-h200", "triton") == []
+    assert [each.kind for each in menu(alone, "softmax", "nvidia-h200", "triton")][-1:] == ["compiler"]

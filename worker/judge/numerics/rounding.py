@@ -11,7 +11,8 @@ few bits: a sum that cancels is only as good as its inputs.
 
 *An empty softmax.* Scores that are all -inf are NaN by the formula; fused attention calls such a row masked, and zero.
 
-*Zero times infinity.* A kernel that skips what a mask hides never multiplies it; the formula does, with zero, and has NaN.
+*Zero times infinity.* A kernel that skips what a mask hides never multiplies it; the formula multiplies it with zero,
+and has NaN.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class EmptySoftmax(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class SkippedZeros(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While active, zero times what is not finite is zero in a product of matrices, as where a kernel skips the zeros."""
+    """While active, zero times what is not finite is zero in a product of matrices: a kernel may skip zeros."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
