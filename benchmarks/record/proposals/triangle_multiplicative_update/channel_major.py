@@ -13,22 +13,24 @@ from torch import nn
 
 TUNABLES = {
     "ROWS": [64, 128],
-    "HALF": [32, 64],
-    "STAGES": [2, 3],
+    "STAGES": [1, 2, 3],
     "WIDE_ROWS": [64, 128],
+    "WIDE_HALF": [32, 64],
     "PAIR_COLS": [128, 256],
     "PAIR_STAGES": [3, 4],
-    "OUT_ROWS": [64, 128],
+    "OUT_ROWS": [32, 64],
     "OUT_COLS": [64, 128],
+    "OUT_STAGES": [1, 2],
 }
 ROWS = 128
-HALF = 32
-STAGES = 2
-WIDE_ROWS = 128
-PAIR_COLS = 256
-PAIR_STAGES = 4
+STAGES = 3
+WIDE_ROWS = 64
+WIDE_HALF = 64
+PAIR_COLS = 128
+PAIR_STAGES = 3
 OUT_ROWS = 64
-OUT_COLS = 64
+OUT_COLS = 128
+OUT_STAGES = 1
 
 
 @triton.jit
@@ -216,8 +218,8 @@ def update(model, x, mask):
     if triton.cdiv(width, chunk) > 4:
         chunk = max(16, triton.next_power_of_2(triton.cdiv(width, 4)))
     chunks = triton.cdiv(width, chunk)
-    # Three chunks of inputs and two stages of weights share 227 KB: then a block of weights has 64 columns.
-    half = min(HALF if chunks == 1 else 32, max(16, triton.next_power_of_2(hidden)))
+    # Three chunks of inputs share 227 KB with weights: 128 columns of them in one stage, or 64 in two.
+    half = min(32 if chunks == 1 else WIDE_HALF, max(16, triton.next_power_of_2(hidden)))
     padded = triton.cdiv(hidden, 2 * half) * 2 * half
     columns, square = 5 * padded, nodes * nodes
     rows = ROWS if chunks == 1 else WIDE_ROWS
@@ -237,19 +239,19 @@ def update(model, x, mask):
     project[(triton.cdiv(square, rows), batch)](
         x, mask, packed, bias, both, gates, square, width, hidden, padded, columns, model.norm.eps,
         CHUNKS=chunks, CHUNK=chunk, ROWS=rows, BD=half,
-        STAGES=2 if chunks > 1 and rows == 128 else STAGES, num_warps=4 if rows == 64 and chunks == 1 else 8,
+        STAGES=STAGES if chunks == 1 else 1, num_warps=4 if rows == 64 else 8,
     )  # fmt: skip
     tile = min(128, max(16, triton.next_power_of_2(nodes)))
     cols = PAIR_COLS if nodes % PAIR_COLS == 0 else tile
     even = nodes % tile == 0 and nodes % 64 == 0
     pair_products[(triton.cdiv(nodes, tile) * triton.cdiv(nodes, cols), batch * hidden)](
         both[0], both[1], pairs, nodes, TILE=tile, COLS=cols, DEPTH=64, EVEN=even,
-        num_warps=8 if tile == 128 else 4, num_stages=PAIR_STAGES,
+        num_warps=8 if cols == 256 else 4, num_stages=PAIR_STAGES,
     )  # fmt: skip
     finish[(triton.cdiv(square, OUT_ROWS), batch)](
         pairs, gates, model.out_norm.weight, model.out_norm.bias, packed_out, out, square, width, hidden,
         model.out_norm.eps, ROWS=OUT_ROWS, BD=max(16, triton.next_power_of_2(hidden)), BC=OUT_COLS,
-        num_warps=4 if OUT_ROWS == 64 else 8, num_stages=2,
+        num_warps=4, num_stages=OUT_STAGES,
     )  # fmt: skip
     return out
 
