@@ -51,6 +51,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--evaluators", type=int, default=4, help="that share the device, and jobs at a time")
     parser.add_argument("--limit-s", type=float, help="stop after so many seconds, to go on later")
     parser.add_argument("--home", type=Path, help="the service's home; kept, with its caches and its knowledge base")
+    tunes = "places in a job's budget for tuning: the space of the best, its dispatch table, the space of the runner-up"
+    parser.add_argument("--tunes", type=int, default=3, help=tunes)
     parser.add_argument("--no-certify", action="store_true", help="leave the certificates out: a first look")
     return parser.parse_args()
 

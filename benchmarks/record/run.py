@@ -19,8 +19,6 @@ from benchmarks.service import home_of, serving
 from cli.client import TERMINAL_STATES, ApiError, Client
 
 UNFINISHED: Final = 75
-TUNES: Final = 3
-"""Places in a budget for tuning: one for the space of the best, one for its dispatch table, one for the runner-up."""
 LONGEST_JOB_S: Final = 1500.0
 MARGIN_S: Final = 15.0
 """Before the time is up nothing more is awaited, so that the service can end in good order."""
@@ -52,7 +50,7 @@ def _one(url: str, home: Path, entry: Entry, hardware: str, options: argparse.Na
         return "the time was up before it began"
     began = time.monotonic()
     with Client(url) as client:
-        job = client.submit(_body(entry, hardware, certify=not options.no_certify))
+        job = client.submit(_body(entry, hardware, options))
         ended = answer(client, job["id"], entry.proposals, min(deadline, began + LONGEST_JOB_S))
         if ended["state"] not in TERMINAL_STATES:
             client.cancel(job["id"], reason="the benchmark's time is up")
@@ -72,13 +70,13 @@ def _dump(home: Path, job_id: str, out: Path) -> None:
     subprocess.run(command, env=os.environ | {"KERNELWRIGHT_HOME": str(home)}, check=True, stdout=subprocess.DEVNULL)
 
 
-def _body(entry: Entry, hardware: str, *, certify: bool) -> dict[str, Any]:
+def _body(entry: Entry, hardware: str, options: argparse.Namespace) -> dict[str, Any]:
     return {
         "problem": entry.problem,
         "target": {"hardware": hardware, "language": entry.language},
-        "budget": {"candidates": 1 + len(entry.proposals) + TUNES, "wall_s": LONGEST_JOB_S},
+        "budget": {"candidates": 1 + len(entry.proposals) + options.tunes, "wall_s": LONGEST_JOB_S},
         "models": ["ask/tell"],
-        "certify": certify,
+        "certify": not options.no_certify,
         "labels": {"benchmark": "record"},
     }
 

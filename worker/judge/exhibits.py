@@ -106,10 +106,6 @@ class Exhibits:
             for index, workload in enumerate(problem.workloads(hardware))
         ]
         self.workloads.sort(key=lambda exhibit: exhibit.input_bytes)
-        if device != "cpu":
-            # Truths leave twice their own size behind as free blocks: of 66 GiB that the judge of rmsnorm_residual held
-            # on an H200, 21 were its cases, and the runners and a second judge found no memory.
-            torch.cuda.empty_cache()
 
     def _prepare(self, instance: Instance, seed: int) -> Exhibit:
         size = sum(getattr(value, "nbytes", 0) for value in instance.like)
@@ -118,6 +114,10 @@ class Exhibits:
         truth = Truth(instance, self.problem.spec.precision, domains)
         budget_bytes = _CASE_SHARE * memory_bytes(self.device) if self.device != "cpu" else math.inf
         cases = prepare_cases(self.problem, truth, self.device, seed, count, budget_bytes)
+        if self.device != "cpu":
+            # Truths leave twice their own size behind as free blocks: of 66 GiB that the judge of rmsnorm_residual held
+            # on an H200, 21 were its cases, and the runners and a second judge found no memory.
+            torch.cuda.empty_cache()
         return Exhibit(instance, cases, truth, domains)
 
     @functools.cached_property
@@ -157,7 +157,7 @@ def expected_bytes(problem: Problem, hardware: str, device: str, *, compiled: bo
         case = given + _TRUTH_TIMES * returned
         count = _CASES if given <= _LARGE_BYTES[device] else _CASES_LARGE
         held = case if case <= PARKED_BYTES else given + returned
-        cases = min(count * held, max(_CASES_LARGE * held, int(_CASE_SHARE * total)))
+        cases = held * min(count, max(_CASES_LARGE, int(_CASE_SHARE * total / max(1, case))))
         bench = _slots(total, given) * given + 2 * found.parameters + 2 * returned + found.largest
         kept += cases + (2 + _GRAPHS * compiled) * returned + 2 * bench
         results = min(int(_RETAIN_SHARE * total), _MAX_DEVICE_SLOTS * returned)

@@ -47,7 +47,7 @@ _STAND_INS = (0.0, 32.0, -32.0)
 enough that an exponential of it, times a mask's zero, is zero and not NaN."""
 _FEWEST = 2
 """Cases that are made whatever memory they take."""
-PARKED_BYTES = 1 << 30
+PARKED_BYTES = 256 << 20
 """Larger cases keep their truth, four times a 16-bit output, in the host's memory and pay a second for each look at it:
 40 of the 115 GB that the judge of the triangle update's seven shapes held on an H200 were truths."""
 _COMPUTED_IN_FP32 = frozenset({torch.float32, torch.float16, torch.bfloat16})
@@ -340,9 +340,8 @@ def prepare_cases(
             )
         case = truth.case(family, drawn)
         if case.finite or family == families.SPECIAL:
-            case = case.parked() if case.nbytes > PARKED_BYTES else case
-            cases.append(case)
             fitting = max(_FEWEST, int(min(count, budget_bytes / case.nbytes)))
+            cases.append(case.parked() if case.nbytes > PARKED_BYTES else case)
     if not any(case.finite for case in cases):
         cases = [truth.case(families.OWN, problem.example_inputs(instance, device, seed + step)) for step in range(2)]
     with unmoved(instance.model):
