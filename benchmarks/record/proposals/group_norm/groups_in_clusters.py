@@ -1,4 +1,4 @@
-"""A group lies in the shared memory of a cluster of up to 8 blocks: it is read once, the blocks tell each other their
+"""A group lies in the shared memory of a cluster of 1, 4 or 8 blocks: it is read once, the blocks tell each other their
 moments (backward: two sums), and each finishes its part. A warp has pieces of 2 KB of one channel, several of them on
 their way at any time. What does not fit stays in the L2 cache and is read again, last pieces first.
 
@@ -11,11 +11,11 @@ import torch
 from kernelwright import load_cuda
 from torch import nn
 
-TUNABLES = {"ROOM": [32, 56, 72, 100], "DEPTH": [2, 4], "LARGEST": [104, 200]}
+TUNABLES = {"ROOM": [32, 56, 72, 100], "DEPTH": [2, 3, 4], "LARGEST": [104, 200]}
 ROOM = 72
 """Thousands of bytes of a group for a block: larger groups have more blocks, up to 8."""
-DEPTH = 4
-"""Pieces of a warp that are on their way."""
+DEPTH = 2
+"""Pieces of a warp that are on their way while it has another."""
 LARGEST = 200
 """Thousands of bytes of shared memory of a block whose part of a group is larger than that."""
 
@@ -82,7 +82,7 @@ __device__ __forceinline__ float from_block(const float* from, int rank) {
 
 // The pieces of a group that a warp has: every warps-th of its block's. The first `fixed` of them have a place each in
 // shared memory, the others go through a ring of AHEAD + 1 places. A thread reads only what it copied itself.
-template <int TENSORS, int AHEAD> struct Pieces {
+template <int TENSORS> struct Pieces {
     i64 start;
     int plane, chunks, chunk, begin, step, count, fixed, lane;
     bool vectors;
@@ -177,13 +177,13 @@ __device__ __forceinline__ Moments over_lanes(Moments own) {
 
 constexpr int HEAD = 512;
 // Three numbers of each warp at the front of shared memory, and three of the block.
-extern "C" __global__ void __cluster_dims__(FORWARD, 1, 1) __launch_bounds__(512, 2) forward_groups(
+__device__ __noinline__ void forward(
     const ELEMENT* x, const ELEMENT* weight, const ELEMENT* bias, ELEMENT* out, float2* stats, int plane, int each,
-    int channels, int chunks, int chunk, int per, int slots, float eps) {
+    int channels, int chunks, int chunk, int per, int slots, float eps, int blocks) {
     extern __shared__ __align__(128) unsigned char memory[];
-    const int group = blockIdx.x / FORWARD, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const Pieces<1, FORWARD_AHEAD> pieces(
-        memory + HEAD, group, blockIdx.x % FORWARD, each, plane, chunks, chunk, per, slots, x, x);
+    const int group = blockIdx.x / blocks, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const Pieces<1> pieces(
+        memory + HEAD, group, blockIdx.x % blocks, each, plane, chunks, chunk, per, slots, x, x);
     float* found = (float*)memory;
     float* whole = found + 96;
     Moments all = {0.0f, 0.0f, 0.0f};
@@ -218,18 +218,18 @@ extern "C" __global__ void __cluster_dims__(FORWARD, 1, 1) __launch_bounds__(512
     all = Moments{0.0f, 0.0f, 0.0f};
     if (lane < blockDim.x / 32) all = Moments{found[lane * 3], found[lane * 3 + 1], found[lane * 3 + 2]};
     all = over_lanes(all);
-    if (FORWARD > 1) {
+    if (blocks > 1) {
         if (threadIdx.x == 0) whole[0] = all.count, whole[1] = all.mean, whole[2] = all.spread;
         tell_cluster();
         wait_for_cluster();
         all = Moments{0.0f, 0.0f, 0.0f};
-        if (lane < FORWARD)
+        if (lane < blocks)
             all = Moments{from_block(whole, lane), from_block(whole + 1, lane), from_block(whole + 2, lane)};
         all = over_lanes(all);
         tell_cluster();  // that it was read; whoever is asked stays until then
     }
     const float mean = all.mean, scale = rsqrtf(all.spread / all.count + eps);
-    if (blockIdx.x % FORWARD == 0 && threadIdx.x == 0) stats[group] = make_float2(mean, scale);
+    if (blockIdx.x % blocks == 0 && threadIdx.x == 0) stats[group] = make_float2(mean, scale);
     const int first = (int)((i64)group * each % channels);
     for (int i = pieces.count - 1; i >= 0; i--) {
         const int channel = first + pieces.channel(i);
@@ -248,17 +248,17 @@ extern "C" __global__ void __cluster_dims__(FORWARD, 1, 1) __launch_bounds__(512
             leave(to + k * 32 * LANES, value);
         }
     }
-    if (FORWARD > 1) wait_for_cluster();
+    if (blocks > 1) wait_for_cluster();
 }
 
-extern "C" __global__ void __cluster_dims__(BACKWARD, 1, 1) __launch_bounds__(512, 2) backward_groups(
+__device__ __noinline__ void backward(
     const ELEMENT* x, const ELEMENT* weight, const float2* stats, const ELEMENT* dy, ELEMENT* dx, float2* sums,
-    int plane, int each, int channels, int chunks, int chunk, int per, int slots) {
+    int plane, int each, int channels, int chunks, int chunk, int per, int slots, int blocks) {
     extern __shared__ __align__(128) unsigned char memory[];
     // The last groups first: the cache still has some of them.
-    const int group = (gridDim.x - 1 - blockIdx.x) / BACKWARD, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const Pieces<2, BACKWARD_AHEAD> pieces(
-        memory + HEAD, group, blockIdx.x % BACKWARD, each, plane, chunks, chunk, per, slots, x, dy);
+    const int group = (gridDim.x - 1 - blockIdx.x) / blocks, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const Pieces<2> pieces(
+        memory + HEAD, group, blockIdx.x % blocks, each, plane, chunks, chunk, per, slots, x, dy);
     float* found = (float*)memory;
     float* whole = found + 96;
     pieces.begin_forth(x, dy);
@@ -291,12 +291,12 @@ extern "C" __global__ void __cluster_dims__(BACKWARD, 1, 1) __launch_bounds__(51
     __syncthreads();
     from_along = over_warp(lane < blockDim.x / 32 ? found[lane * 2] : 0.0f);
     from_level = over_warp(lane < blockDim.x / 32 ? found[lane * 2 + 1] : 0.0f);
-    if (BACKWARD > 1) {
+    if (blocks > 1) {
         if (threadIdx.x == 0) whole[0] = from_along, whole[1] = from_level;
         tell_cluster();
         wait_for_cluster();
-        from_along = over_warp(lane < BACKWARD ? from_block(whole, lane) : 0.0f);
-        from_level = over_warp(lane < BACKWARD ? from_block(whole + 1, lane) : 0.0f);
+        from_along = over_warp(lane < blocks ? from_block(whole, lane) : 0.0f);
+        from_level = over_warp(lane < blocks ? from_block(whole + 1, lane) : 0.0f);
         tell_cluster();
     }
     const float part = scale / ((float)each * plane * LANES);
@@ -319,7 +319,39 @@ extern "C" __global__ void __cluster_dims__(BACKWARD, 1, 1) __launch_bounds__(51
             leave(to + k * 32 * LANES, value);
         }
     }
-    if (BACKWARD > 1) wait_for_cluster();
+    if (blocks > 1) wait_for_cluster();
+}
+
+// One body each for all sizes of clusters, which are part of a kernel's declaration.
+extern "C" __global__ void __launch_bounds__(512, 2) forward_1(
+    const ELEMENT* x, const ELEMENT* weight, const ELEMENT* bias, ELEMENT* out, float2* stats, int plane, int each,
+    int channels, int chunks, int chunk, int per, int slots, float eps) {
+    forward(x, weight, bias, out, stats, plane, each, channels, chunks, chunk, per, slots, eps, 1);
+}
+extern "C" __global__ void __launch_bounds__(512, 2) backward_1(
+    const ELEMENT* x, const ELEMENT* weight, const float2* stats, const ELEMENT* dy, ELEMENT* dx, float2* sums,
+    int plane, int each, int channels, int chunks, int chunk, int per, int slots) {
+    backward(x, weight, stats, dy, dx, sums, plane, each, channels, chunks, chunk, per, slots, 1);
+}
+extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 2) forward_4(
+    const ELEMENT* x, const ELEMENT* weight, const ELEMENT* bias, ELEMENT* out, float2* stats, int plane, int each,
+    int channels, int chunks, int chunk, int per, int slots, float eps) {
+    forward(x, weight, bias, out, stats, plane, each, channels, chunks, chunk, per, slots, eps, 4);
+}
+extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 2) backward_4(
+    const ELEMENT* x, const ELEMENT* weight, const float2* stats, const ELEMENT* dy, ELEMENT* dx, float2* sums,
+    int plane, int each, int channels, int chunks, int chunk, int per, int slots) {
+    backward(x, weight, stats, dy, dx, sums, plane, each, channels, chunks, chunk, per, slots, 4);
+}
+extern "C" __global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(512, 2) forward_8(
+    const ELEMENT* x, const ELEMENT* weight, const ELEMENT* bias, ELEMENT* out, float2* stats, int plane, int each,
+    int channels, int chunks, int chunk, int per, int slots, float eps) {
+    forward(x, weight, bias, out, stats, plane, each, channels, chunks, chunk, per, slots, eps, 8);
+}
+extern "C" __global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(512, 2) backward_8(
+    const ELEMENT* x, const ELEMENT* weight, const float2* stats, const ELEMENT* dy, ELEMENT* dx, float2* sums,
+    int plane, int each, int channels, int chunks, int chunk, int per, int slots) {
+    backward(x, weight, stats, dy, dx, sums, plane, each, channels, chunks, chunk, per, slots, 8);
 }
 
 // A warp has a channel: its pieces in all images.
@@ -342,29 +374,31 @@ NAMES = {torch.float16: "__half", torch.bfloat16: "__nv_bfloat16", torch.float32
 
 
 @functools.cache
-def module(dtype, lanes, forward, forward_ahead, backward, backward_ahead):
-    flags = {
-        "ELEMENT": NAMES[dtype], "LANES": lanes, "FORWARD": forward, "FORWARD_AHEAD": forward_ahead,
-        "BACKWARD": backward, "BACKWARD_AHEAD": backward_ahead,
-    }  # fmt: skip
-    return load_cuda(SOURCE, flags=[f"-D{name}={value}" for name, value in flags.items()])
+def modules_of(dtype):
+    """The kernels for vectors of 16 and 4 bytes and for single elements. Built with the model: calls build nothing."""
+    size = dtype.itemsize
+    return {
+        lanes: load_cuda(SOURCE, flags=[f"-DELEMENT={NAMES[dtype]}", f"-DLANES={lanes}", f"-DAHEAD={DEPTH}"])
+        for lanes in {16 // size, 4 // size, 1}
+    }
 
 
 def spread_out(pieces, size, groups, processors):
-    """(blocks of a group, warps, pieces of a block, places of a warp, pieces on their way), pieces of `size` bytes."""
-    blocks = 1
-    while blocks < 8 and pieces >= 8 * blocks:
-        if pieces * size <= ROOM * 1000 * blocks and groups * blocks >= processors:
-            break
-        blocks *= 2
+    """(blocks of a group, warps, pieces of a block, places of a warp) for pieces of `size` bytes."""
+    enough = [
+        blocks
+        for blocks in (1, 4, 8)
+        if pieces * size <= ROOM * 1000 * blocks and (groups * blocks >= processors or pieces < 8 * blocks)
+    ]
+    blocks = min(enough, default=8)
     per = -(-pieces // blocks)
     if per * size > 113_000:  # a processor has one such block
-        warps = max(1, min(16, LARGEST * 1000 // (3 * size), per))
+        warps = max(1, min(16, LARGEST * 1000 // ((DEPTH + 1) * size), per))
     else:  # few that idle in the last round
         warps = min(range(8, min(3, per - 1), -1), key=lambda count: -(-per // count) * count)
     most = -(-per // warps)
-    slots = min(most, max(2, LARGEST * 1000 // (warps * size)))
-    return blocks, warps, per, slots, DEPTH if slots == most else min(DEPTH, slots - 1)
+    slots = min(most, max(DEPTH + 1, LARGEST * 1000 // (warps * size)))
+    return blocks, warps, per, slots
 
 
 @functools.lru_cache(maxsize=1000)
@@ -373,7 +407,8 @@ def launches_of(shape, dtype, groups, device):
     batch, channels = shape[:2]
     each, elements = channels // groups, shape[2:].numel()
     size = dtype.itemsize
-    lanes = min(16 // size, elements & -elements)
+    kernels = modules_of(dtype)
+    lanes = max(count for count in kernels if elements % count == 0)
     plane, most = elements // lanes, 32 * min(16, 64 // (lanes * size))
     chunks = -(-plane // most)
     chunk = most if chunks > 1 else -(-plane // 8) * 8
@@ -381,17 +416,14 @@ def launches_of(shape, dtype, groups, device):
     piece = chunk * lanes * size
     forth = spread_out(each * chunks, piece, batch * groups, processors)
     back = spread_out(each * chunks, 2 * piece, batch * groups, processors)
-    kernels = module(dtype, lanes, forth[0], forth[4], back[0], back[4])
+    kernels = kernels[lanes]
     launches = [
-        kernel[(batch * groups * blocks,), (32 * warps,), 512 + warps * slots * bytes_]
-        for kernel, (blocks, warps, _per, slots, _ahead), bytes_ in (
-            (kernels.forward_groups, forth, piece),
-            (kernels.backward_groups, back, 2 * piece),
-        )
+        getattr(kernels, f"{name}_{blocks}")[(batch * groups * blocks,), (32 * warps,), 512 + warps * slots * bytes_]
+        for name, (blocks, warps, _per, slots), bytes_ in (("forward", forth, piece), ("backward", back, 2 * piece))
     ]
     numbers = plane, each, channels, chunks, chunk
     added = kernels.over_images[(-(-channels // 4),), (128,), 0]
-    return (*launches, added, (*numbers, *forth[2:4]), (*numbers, *back[2:4]), 2 * batch * channels * chunks)
+    return (*launches, added, (*numbers, *forth[2:]), (*numbers, *back[2:]), 2 * batch * channels * chunks)
 
 
 class Normed(torch.autograd.Function):
@@ -432,6 +464,7 @@ class ModelNew(nn.Module):
     def __init__(self, channels, groups=32, dtype="float32"):
         super().__init__()
         self.norm = nn.GroupNorm(groups, channels, dtype=getattr(torch, dtype))
+        modules_of(self.norm.weight.dtype)
 
     def forward(self, x):
         norm = self._modules["norm"]
