@@ -7,10 +7,11 @@
     python -m benchmarks.record tables --out results                # what the results say, as Markdown
 
 `run` starts a service of its own (`kernelwright up`), submits a job for each operator and language that has proposals
-in `benchmarks/record/proposals/<problem>/`, and answers its questions with them, as an outside agent does (`ask/tell`).
-The service judges them beside its own seeds and recipes, tunes the best, and certifies the winner. `--out` gets a file
-for each job: the winner with its report, its source and its certificate, every baseline of every workload, and the
-verdict on every candidate. Exit code 75: the time was up; 1: a job found no certified kernel.
+in `benchmarks/record/proposals/<problem>/`, and answers its questions with them, as an outside agent does
+(`ask/tell`). The service judges them beside its own seeds and recipes, tunes the best, and certifies the winner; with
+`--tunes 0` it judges and certifies the proposals alone. `--out` gets a file for each job: the winner with its report,
+its source and its certificate, every baseline of every workload, and the verdict on every candidate. Exit code 75:
+the time was up; 1: a job found no certified kernel.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def main() -> int:
         write_tables(options.out)
         return 0
     hardware = options.hardware or next((name for name in detect_hardware() if name != "cpu"), "cpu")
-    entries = plan(hardware, [word for word in options.problems.split(",") if word])
+    only, languages = ([word for word in words.split(",") if word] for words in (options.problems, options.languages))
+    entries = plan(hardware, only, languages)
     options.out.mkdir(parents=True, exist_ok=True)
     left = run(entries, hardware, options)
     for line in left:
@@ -46,13 +48,15 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("what", choices=("run", "tables"))
     parser.add_argument("--out", type=Path, required=True, help="the folder of the results")
-    parser.add_argument("--problems", default="", help="only these, separated by commas")
+    parser.add_argument("--problems", default="", help="only these, separated by commas, in this order")
+    parser.add_argument("--languages", default="", help="only in these, separated by commas")
     parser.add_argument("--hardware", help="default: this machine's GPU")
     parser.add_argument("--evaluators", type=int, default=4, help="that share the device, and jobs at a time")
     parser.add_argument("--limit-s", type=float, help="stop after so many seconds, to go on later")
     parser.add_argument("--home", type=Path, help="the service's home; kept, with its caches and its knowledge base")
-    tunes = "places in a job's budget for tuning: the space of the best, its dispatch table, the space of the runner-up"
-    parser.add_argument("--tunes", type=int, default=3, help=tunes)
+    tunes = "places in a job's budget for the service's own seeds and for tuning: 0 judges the proposals alone"
+    parser.add_argument("--tunes", type=int, default=4, help=tunes)
+    parser.add_argument("--no-profile", action="store_true", help="look for no bottlenecks")
     parser.add_argument("--no-certify", action="store_true", help="leave the certificates out: a first look")
     return parser.parse_args()
 

@@ -41,22 +41,22 @@ class Entry:
         return f"{self.problem}.{self.language}.json"
 
 
-def plan(hardware: str, only: Sequence[str] = ()) -> list[Entry]:
-    """The jobs for this hardware, by problem and language. Raises ValueError for a name that is no bundled problem."""
-    unknown = sorted(set(only) - set(bundled()))
+def plan(hardware: str, only: Sequence[str] = (), languages: Sequence[str] = ()) -> list[Entry]:
+    """The jobs for this hardware, by problem (in the order of `only`, if given) and language: in `languages`, or in all
+    of the hardware's. Raises ValueError for a name that is no bundled problem."""
+    problems = bundled()
+    unknown = sorted(set(only) - set(problems))
     if unknown:
         raise ValueError(f"no bundled problem is called {', '.join(unknown)}")
+    usual = ("cpp",) if hardware == "cpu" else ("triton", "cuda")
     entries = []
-    for problem, outline in bundled().items():
-        if only and problem not in only:
-            continue
+    for problem in only or problems:
         try:
-            outline.spec.workloads_for(hardware)
+            problems[problem].spec.workloads_for(hardware)
         except ProblemError:
             continue
-        languages = ("cpp",) if hardware == "cpu" else ("triton", "cuda")
-        found = {language: _proposals(problem, language) for language in languages}
-        chosen = [language for language in languages if found[language]] or languages[:1]
+        found = {language: _proposals(problem, language) for language in languages or usual}
+        chosen = [language for language in found if found[language]] or usual[: 0 if languages else 1]
         entries += [Entry(problem, language, found[language]) for language in chosen]
     return entries
 

@@ -35,7 +35,9 @@ def run(entries: Sequence[Entry], hardware: str, options: argparse.Namespace) ->
     deadline = time.monotonic() + (options.limit_s - MARGIN_S if options.limit_s else 1e9)
     todo = [entry for entry in entries if not (options.out / entry.file).exists()]
     home = home_of(options.home)
-    with serving(home, hardware, options.evaluators) as url, ThreadPoolExecutor(options.evaluators) as threads:
+    variables = {"KERNELWRIGHT_PROFILE_CANDIDATES": str(not options.no_profile)}
+    service = serving(home, hardware, options.evaluators, **variables)
+    with service as url, ThreadPoolExecutor(options.evaluators) as threads:
         done = list(threads.map(lambda entry: _one(url, home, entry, hardware, options, deadline), todo))
     left = Left(
         f"{entry.problem} {entry.language}: {why}" for entry, why in zip(todo, done, strict=True) if why is not None
@@ -74,8 +76,9 @@ def _body(entry: Entry, hardware: str, options: argparse.Namespace) -> dict[str,
     return {
         "problem": entry.problem,
         "target": {"hardware": hardware, "language": entry.language},
-        "budget": {"candidates": 1 + len(entry.proposals) + options.tunes, "wall_s": LONGEST_JOB_S},
-        "models": ["ask/tell"],
+        "budget": {"candidates": max(1, len(entry.proposals) + options.tunes), "wall_s": LONGEST_JOB_S},
+        "models": ["ask/tell"] if entry.proposals else [],
+        "admit": False,  # the tests of the bundled problems have them admitted
         "certify": not options.no_certify,
         "labels": {"benchmark": "record"},
     }

@@ -167,7 +167,7 @@ def _result(document: dict[str, Any]) -> Result:
         problem=job["problem"]["name"],
         language=job["target"]["language"],
         certified=bool((document.get("certificate") or {}).get("certified")),
-        bound=(report.get("profile") or {}).get("bound", ""),
+        bound=_bound(document),
         proposer=best["proposer"],
         own_share=_own_share(report),
         rows=tuple(
@@ -183,6 +183,14 @@ def _result(document: dict[str, Any]) -> Result:
             for row in report["workloads"]
         ),
     )
+
+
+def _bound(document: dict[str, Any]) -> str:
+    """Which ceiling is the nearer for most workloads, by the certificate's roofline; else the profile's word."""
+    roofline = (document.get("certificate") or {}).get("roofline") or {}
+    bounds = [point["bound"] for point in roofline.get("points", ())]
+    profile = document["best"]["report"].get("profile") or {}
+    return statistics.mode(bounds) if bounds else str(profile.get("bound", ""))
 
 
 def _own_share(report: dict[str, Any]) -> float | None:

@@ -30,7 +30,7 @@ from worker.judge.dynamics.check import Training
 from worker.judge.exhibits import Exhibits, expected_bytes
 from worker.judge.generated import CodeReader
 from worker.judge.intake import intake, load
-from worker.judge.lease import DeviceLease
+from worker.judge.lease import DeviceLease, Share
 from worker.judge.physics.floor import PhysicsFloor
 from worker.judge.reference import admission
 from worker.judge.reference.footprint import memory_bytes
@@ -77,15 +77,22 @@ class Referee:
         self._profiler = profiler if options.profile and not options.eager_only else None
         self._code = CodeReader(options.build_root, self._lease, on_gpu=self._on_gpu) if options.code else None
         self._seed = secrets.randbits(40)  # never leaves this process: the next candidate meets it too
+        self._judged: tuple[EvaluationRequest, Evaluation] | None = None
+        """The last candidate."""
 
     def evaluate(self, request: EvaluationRequest) -> Evaluation:
         """Judge one candidate. Raises ReferenceFailed or ProblemError when the problem itself cannot be judged."""
-        return self._evaluate(request, self.exhibits_for(request), self._profiler, self._code)
+        evaluation = self._evaluate(request, self.exhibits_for(request), self._profiler, self._code)
+        self._judged = (request, evaluation)
+        return evaluation
 
     def certify(self, request: EvaluationRequest) -> dict[str, Any]:
-        """Judge a finalist, examine it as a system, and write its certificate. Raises as `evaluate` does."""
+        """Judge a finalist, unless it was what this process judged last; examine it as a system, judge it once more
+        with new secrets, and write its certificate. Raises as `evaluate` does."""
         exhibits = self.exhibits_for(request)
-        evaluation = self._evaluate(request, exhibits, self._profiler)
+        judged, evaluation = self._judged or (None, None)
+        if evaluation is None or judged != request:
+            evaluation = self._evaluate(request, exhibits, self._profiler)
         if self._training is None:
             self._training = Training(exhibits, self._seed)
         parts = RefereeParts(
@@ -95,7 +102,7 @@ class Referee:
             runner=self._part_runner,
             again=lambda: self._again(request),
             training=self._training,
-            control=lambda: self._evaluate(control.itself(request), self.exhibits_for(request)),
+            control=lambda: self._control(control.itself(request)),
         )
         return certify(parts, request, evaluation).to_json()
 
@@ -243,11 +250,27 @@ class Referee:
             evaluation.checks.append(self._floor.check(trial.exhibits.workloads, evaluation))
         trial.runner.thaw()
 
-    def _time(self, trial: Trial) -> list[Timings]:
-        """Every workload against its baselines, alone on the device."""
+    def _control(self, request: EvaluationRequest) -> Evaluation:
+        """The reference (`request`'s candidate) timed against itself. Answers a failure with its verdict."""
+        exhibits = self.exhibits_for(request)
+        evaluation = Evaluation(request.candidate_id)
+        try:
+            with evaluation.phase("runner"), self._runner() as runner:
+                trial = Trial(runner, request, exhibits, self.device, _secret_rng(), evaluation)
+                with closing(trial):
+                    with self._lease.shared():
+                        load(runner, request.candidate_source, SUBJECT)
+                        values.make_benches(trial)
+                    summarise(evaluation, self._time(trial, against_all=False), self.device)
+        except Fault as fault:
+            evaluation.verdict, evaluation.reason = fault.verdict, fault.reason
+        return evaluation
+
+    def _time(self, trial: Trial, *, against_all: bool = True) -> list[Timings]:
+        """Every workload against its baselines (or eager alone), alone on the device."""
         self._trim()
-        with self._lease.shared(counted=False):
-            baselines = self.baselines_of(trial.exhibits)
+        with self._lease.shared(counted=False) as share:
+            baselines = self.baselines_of(trial.exhibits, share)
         trial.evaluation.environment = {"baselines_missing": baselines.missing}
         pace = self._pace.shared_by(len(trial.exhibits.workloads))
         timings = []
@@ -255,9 +278,12 @@ class Referee:
             for exhibit in trial.exhibits.workloads:
                 self._trim()
                 candidate = Contender(SUBJECT, trial.benches[exhibit.name], SUBJECT)
-                contenders = [candidate, *baselines.contenders(exhibit.name)]
-                timings.append(self._timer.time(contenders, exhibit, Fresh(exhibit, trial.rng), trial.rng, pace))
-        baselines.timed({timed.workload: timed.baselines_us for timed in timings})
+                raced = baselines.contenders(exhibit.name)[: None if against_all else 1]
+                timings.append(
+                    self._timer.time([candidate, *raced], exhibit, Fresh(exhibit, trial.rng), trial.rng, pace)
+                )
+        if against_all:
+            baselines.timed({timed.workload: timed.baselines_us for timed in timings})
         return timings
 
     def _trim(self) -> None:
@@ -311,15 +337,25 @@ class Referee:
             self._exhibits = self._prepare(request, self._seed)
         return self._exhibits
 
-    def baselines_of(self, exhibits: Exhibits) -> Baselines:
-        """The live baselines, made on first use and again after their runner died."""
+    def baselines_of(self, exhibits: Exhibits, share: Share) -> Baselines:
+        """The live baselines, made on first use and again after their runner died; while they are, timings of other
+        judges go first."""
         if self._baselines is None or self._baselines.dead:
             name = exhibits.problem.outline.source_hash
             folder, suffix = self.processes.compile_cache(name).parent, ".eager" if self._options.eager_only else ""
             record = Record(folder / f"{name}.{self._machine()}{suffix}.json")
-            spawn = functools.partial(self.processes.baseline_runner, name)
+            spawn = functools.partial(self._compiling_runner, name, share)
             self._baselines = Baselines(exhibits, spawn, record, eager_only=self._options.eager_only)
+            for runner in self._baselines.runners:
+                runner.meanwhile = None
         return self._baselines
+
+    def _compiling_runner(self, name: str, share: Share) -> Runner:
+        """A runner for baselines that is stopped whenever somebody wants the device alone."""
+        runner = self.processes.baseline_runner(name)
+        if self._on_gpu:
+            runner.meanwhile = lambda: share.give_way(runner.freeze, runner.thaw)
+        return runner
 
     def _prepare(self, request: EvaluationRequest, seed: int) -> Exhibits:
         problem = Problem(request.problem_source, request.problem_name)

@@ -32,6 +32,10 @@ def test_each_operator_has_a_job_in_each_language_that_somebody_wrote_for_it() -
         name for name, each in bundled().items() if any(load.fits("nvidia-h100") for load in each.spec.workloads)
     }
     assert len({entry.file for entry in on_gpu}) == len(on_gpu)
+    assert [(entry.problem, entry.language) for entry in plan("nvidia-h100", ["topk", "softmax"], ["triton"])] == [
+        ("topk", "triton"),
+        ("softmax", "triton"),
+    ]
     (softmax,) = plan("cpu", ["softmax"])
     assert softmax.language == "cpp" and softmax.proposals
     with pytest.raises(ValueError, match="no bundled problem is called softmacks"):
@@ -87,15 +91,15 @@ def test_the_panel_is_of_the_judgement_that_raced_most_baselines() -> None:
     assert found == {"w": {"eager": 21.0, "compile": 11.0, "library_sdpa": 9.0}}
 
 
-def store(folder: Path, entry: Entry, rows: list[dict[str, Any]] | None, *, bound: str = "memory") -> None:
+def store(folder: Path, entry: Entry, rows: list[dict[str, Any]] | None, *, roofs: list[str] | None = None) -> None:
     """A results file as `run` writes it; None: nothing was accepted."""
     share = {"name": "own kernel share", "passed": True, "detail": "", "figures": {"share": 0.97}}
-    report = {"workloads": rows, "profile": {"bound": bound}, "checks": [share]}
+    report = {"workloads": rows, "profile": {"bound": "memory"}, "checks": [share]}
     best = {"timed": True, "proposer": "ask/tell", "report": report}
     document = {
         "job": {"problem": {"name": entry.problem}, "target": {"language": entry.language}},
         "best": None if rows is None else best,
-        "certificate": {"certified": True},
+        "certificate": {"certified": True, "roofline": {"points": [{"bound": bound} for bound in roofs or ()]}},
         "panel": {},
     }
     (folder / entry.file).write_text(json.dumps(document))
@@ -107,10 +111,11 @@ def test_the_tables_tell_wins_and_losses_and_what_is_missing(tmp_path: Path) -> 
     )
     store(tmp_path, Entry("softmax", "cuda", ()), [row("a", 1.5, 1.4, 1.6), row("b", 1.5, 1.4, 1.6)])
     store(tmp_path, Entry("topk", "triton", ()), None)
-    store(tmp_path, Entry("matmul", "triton", ()), [row("a", 1.0, 0.9, 1.1)], bound="compute")
+    store(tmp_path, Entry("matmul", "triton", ()), [row("a", 1.0, 0.9, 1.1)], roofs=["memory", "compute", "compute"])
     results = read_results(tmp_path)
     assert [(each.problem, each.language) for each in results] == [("matmul", "triton"), ("softmax", "triton")]
     matmul, softmax = results
+    assert (matmul.bound, softmax.bound) == ("compute", "memory")
     assert (softmax.dispatched, softmax.sol_fraction, softmax.own_share) == (pytest.approx(2.0), 0.9, 0.97)
     assert softmax.speedup == pytest.approx(2**0.5)
     assert [each.loses for each in softmax.rows] == [False, True] and not matmul.rows[0].loses

@@ -69,3 +69,35 @@ def test_only_counted_seconds_are_counted(tmp_path: Path) -> None:
     with mine.exclusive():
         time.sleep(0.05)
     assert mine.held_s >= 0.05
+
+
+def test_who_shares_gives_way_to_a_timing_that_waits(tmp_path: Path) -> None:
+    first, second = DeviceLease(tmp_path, "cpu"), DeviceLease(tmp_path, "cpu")
+    told: list[str] = []
+    timed = threading.Event()
+
+    def timing() -> None:
+        with second.exclusive():
+            told.append("timed")
+            timed.set()
+
+    with first.shared() as share:
+        assert share.give_way(lambda: told.append("stopped"), lambda: told.append("resumed")) == 0.0
+        thread = threading.Thread(target=timing)
+        thread.start()
+        deadline = time.monotonic() + 10
+        while not timed.is_set() and time.monotonic() < deadline:
+            share.give_way(lambda: told.append("stopped"), lambda: told.append("resumed"))
+        assert told == ["stopped", "timed", "resumed"]
+        thread.join()
+
+        def another() -> None:
+            with second.exclusive():
+                told.append("timed again")
+
+        thread = threading.Thread(target=another)
+        thread.start()
+        time.sleep(0.2)
+        assert told[-1] == "resumed", "it holds its share again"
+    thread.join()
+    assert told[-1] == "timed again"

@@ -24,9 +24,7 @@ does, and 30 * (1 - e) / (1 + e) is zero below 1e-16); that a process does from 
 def check(trial: Trial) -> None:
     """Smallest workload first. Leaves a bench for every workload in `trial.benches`. Raises Fault."""
     for exhibit in trial.exhibits.workloads:
-        bench = Workbench(trial.runner, exhibit.instance, exhibit.cases, trial.device, exhibit.slots)
-        trial.benches[exhibit.name] = bench
-        bench.construct(SUBJECT, CONSTRUCT_LIMIT_S)
+        bench = _make_bench(trial, exhibit)
         limit_s = FIRST_RUN_LIMIT_S[trial.request.language]
         for number, case in enumerate(exhibit.cases):
             slot = number % bench.slots
@@ -44,6 +42,15 @@ def check(trial: Trial) -> None:
             "the candidate turns on flush-to-zero for the whole process (torch.set_flush_denormal, or its MXCSR bits)"
         )
         raise trial.refuse(settings.NAME, Verdict.SUSPICIOUS, reason)
+
+
+def make_benches(trial: Trial) -> None:
+    """A bench for every workload in `trial.benches`, with what is judged called once: nothing is compared. Raises
+    Fault."""
+    for exhibit in trial.exhibits.workloads:
+        bench = _make_bench(trial, exhibit)
+        bench.write(0, 0)
+        bench.run(SUBJECT, 0, FIRST_RUN_LIMIT_S[trial.request.language])
 
 
 def judge_case(trial: Trial, where: str, case: Case, outputs: tuple[torch.Tensor, ...]) -> None:
@@ -78,6 +85,13 @@ def check_untouched(trial: Trial, exhibit: Exhibit, bench: Workbench, slot: int)
     if bench.overrun():
         reason = "the candidate wrote outside its inputs and outputs"
         raise trial.refuse(f"{exhibit.name}/guard zones", Verdict.ILLEGAL_ACCESS, reason)
+
+
+def _make_bench(trial: Trial, exhibit: Exhibit) -> Workbench:
+    bench = Workbench(trial.runner, exhibit.instance, exhibit.cases, trial.device, exhibit.slots)
+    trial.benches[exhibit.name] = bench
+    bench.construct(SUBJECT, CONSTRUCT_LIMIT_S)
+    return bench
 
 
 def _argument(exhibit: Exhibit, tensor_index: int) -> str:

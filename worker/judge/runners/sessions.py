@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -24,6 +25,9 @@ LOG_BYTES = 64 << 10
 _TAKING_S = 20.0
 """For a runner to take the answer to a build that it asked for: one that reads none fills the socket, and the judge
 would wait for it as long as it lives."""
+
+_MEANWHILE_S = 0.05
+"""Between two looks at what there is to do while an answer is awaited."""
 
 Builder = Callable[[str, str, list[str]], str]
 """(language, source, flags) -> path of the artefact; raises BuildFailed."""
@@ -102,6 +106,8 @@ class Runner:
         self._open = True
         self._freezer = Freezer(pid)
         self._answered = False
+        self.meanwhile: Callable[[], float] | None = None
+        """Done now and then while an answer is awaited: the seconds for which it kept the runner from working."""
 
     def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> dict[str, Any]:
         """Send a control message and wait for its answer, serving builds meanwhile (their time is not counted)."""
@@ -110,6 +116,7 @@ class Runner:
             protocol.send_message(self._control, message, fds, timeout_s)
             deadline = time.monotonic() + timeout_s
             while True:
+                deadline += self._stopped_s(deadline)
                 answer, extra = protocol.receive_message(self._control, timeout_s=deadline - time.monotonic())
                 protocol.close_all(extra)
                 if "build" not in answer:
@@ -204,6 +211,15 @@ class Runner:
         self._control.close()
         self._bell.close()
         return self._zygote.reap(self._pid)
+
+    def _stopped_s(self, deadline: float) -> float:
+        """Wait for an answer, doing what there is to do `meanwhile`; the seconds that the runner lost by it."""
+        lost_s = 0.0
+        while self.meanwhile is not None and time.monotonic() < deadline + lost_s:
+            if select.select([self._control], [], [], _MEANWHILE_S)[0]:
+                break
+            lost_s += self.meanwhile()
+        return lost_s
 
     def _refuse_when_dead(self) -> None:
         if not self._open:

@@ -1,0 +1,50 @@
+"""What the judge does while it waits for a runner's answer."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from worker.judge.runners.processes import Processes, RefereeOptions
+from worker.judge.verdict import Fault, Verdict
+
+SLOW = """
+import time
+
+class ModelNew: pass
+
+for _tick in range(20):
+    time.sleep(0.05)
+"""
+
+
+def test_a_runner_that_is_stopped_meanwhile_loses_nothing_of_its_time(tmp_path: Path) -> None:
+    processes = Processes(RefereeOptions(tmp_path, "cpu"), on_gpu=False)
+    try:
+        with processes.runner() as runner:
+            stops = 0
+
+            def stop() -> float:
+                nonlocal stops
+                if stops == 3:
+                    return 0.0
+                stops += 1
+                runner.freeze()
+                time.sleep(1.0)
+                runner.thaw()
+                return 1.0
+
+            runner.meanwhile = stop
+            load = {"op": "load", "subject": "slow", "source": SLOW, "class": "ModelNew", "compile": None}
+            runner.ask(load, 2.5)  # it takes 1 s, and was stopped for 3
+            assert stops == 3
+
+            runner.meanwhile = lambda: 0.0
+            endless = SLOW.replace("range(20)", "range(10**6)")
+            with pytest.raises(Fault) as late:
+                runner.ask(load | {"source": endless}, 0.5)
+            assert late.value.verdict is Verdict.TIMEOUT
+    finally:
+        processes.close()
