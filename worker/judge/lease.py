@@ -6,8 +6,9 @@ disturb a timing either. The kernel releases a lock when its holder dies.
 Such locks know no turns: where verifications overlap, a timing would wait for ever. After ten seconds it closes the
 gate that verifications come through, and is next. Seven judges on one GPU had waited up to 70 s for a lease.
 
-Compiling baselines takes 20 to 90 s, most of it a compiler's, and uses the device in between to choose among kernels.
-Whoever does that holds a `Share`, and gives way while a timing waits.
+Whoever shares the device mostly waits for a runner that imports, compiles or checks, 10 to 90 s at a time, and uses the
+device in between. While a timing waits, such a runner is stopped (`lent`): with four judges on an H200 that did not,
+each timing waited for most of those seconds, and the device idled for a third of the time.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 _PATIENCE_S = 10.0
 _POLL_S = 0.02
@@ -25,25 +26,14 @@ _DRAIN_S = 0.25
 """What a stopped process has queued on the device goes on running: an autotuner queues 0.1 s of calls."""
 
 
-class Share:
-    """Somebody's part in a device that is held together with others."""
+class Stoppable(Protocol):
+    """What uses a device and can be stopped: a runner."""
 
-    def __init__(self, lease: DeviceLease, file: IO[str]) -> None:
-        self._lease, self._file = lease, file
+    meanwhile: Callable[[], float] | None
+    """Called now and then while an answer of it is awaited; gives the seconds that it lost by that."""
 
-    def give_way(self, stop: Callable[[], None], resume: Callable[[], None]) -> float:
-        """If a timing waits: `stop` what uses the device, let the timing have it, and `resume`. The seconds it took."""
-        if not self._lease.wanted():
-            return 0.0
-        began = time.monotonic()
-        stop()
-        time.sleep(_DRAIN_S)
-        fcntl.flock(self._file, fcntl.LOCK_UN)
-        while self._lease.wanted():
-            time.sleep(_POLL_S)
-        self._lease.join(self._file)
-        resume()
-        return time.monotonic() - began
+    def freeze(self) -> None: ...
+    def thaw(self) -> None: ...
 
 
 class DeviceLease:
@@ -58,13 +48,32 @@ class DeviceLease:
         """Seconds for which this process held the device, in either mode, where they were counted."""
 
     @contextmanager
-    def shared(self, *, counted: bool = True) -> Iterator[Share]:
+    def shared(self, *, counted: bool = True) -> Iterator[IO[str]]:
         """Hold the device together with other verifications. Not `counted`: what all candidates of a problem need, and
         the first of them should not pay for."""
         with self._path.open("w") as file:
-            self.join(file)
+            self._join(file)
             with self._counted(counted=counted):
-                yield Share(self, file)
+                yield file
+
+    @contextmanager
+    def lent(self, *runners: Stoppable, counted: bool = True) -> Iterator[Callable[[Stoppable], None]]:
+        """The same for what these runners do: while their answers are awaited, timings of others go first. Gives what
+        adds a runner."""
+        added: list[Stoppable] = []
+        with self.shared(counted=counted) as file:
+
+            def add(runner: Stoppable) -> None:
+                runner.meanwhile = lambda: self._give_way(runner, file, counted=counted)
+                added.append(runner)
+
+            try:
+                for runner in runners:
+                    add(runner)
+                yield add
+            finally:
+                for runner in added:
+                    runner.meanwhile = None
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -79,7 +88,23 @@ class DeviceLease:
             with self._counted(counted=True):
                 yield
 
-    def wanted(self) -> bool:
+    def _give_way(self, runner: Stoppable, file: IO[str], *, counted: bool) -> float:
+        """If a timing waits: stop the runner, let the timing have the device, and go on. The seconds it took."""
+        if not self._wanted_now():
+            return 0.0
+        began = time.monotonic()
+        runner.freeze()
+        time.sleep(_DRAIN_S)
+        fcntl.flock(file, fcntl.LOCK_UN)
+        while self._wanted_now():
+            time.sleep(_POLL_S)
+        self._join(file)
+        runner.thaw()
+        lost_s = time.monotonic() - began
+        self.held_s -= lost_s * counted
+        return lost_s
+
+    def _wanted_now(self) -> bool:
         """Whether somebody waits to hold the device alone."""
         with self._wanted.open("w") as file:
             try:
@@ -88,7 +113,7 @@ class DeviceLease:
                 return True
         return False
 
-    def join(self, file: IO[str]) -> None:
+    def _join(self, file: IO[str]) -> None:
         """Lock an open lock file together with others, after whoever has closed the gate."""
         with self._gate.open("w") as gate:
             fcntl.flock(gate, fcntl.LOCK_SH)

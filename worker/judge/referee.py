@@ -6,13 +6,12 @@ request ► intake (parse) ► runner (load; builds by the broker) ► verify (`
 
 from __future__ import annotations
 
-import functools
 import gc
 import hashlib
 import random
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -30,7 +29,7 @@ from worker.judge.dynamics.check import Training
 from worker.judge.exhibits import Exhibits, expected_bytes
 from worker.judge.generated import CodeReader
 from worker.judge.intake import intake, load
-from worker.judge.lease import DeviceLease, Share
+from worker.judge.lease import DeviceLease, Stoppable
 from worker.judge.physics.floor import PhysicsFloor
 from worker.judge.reference import admission
 from worker.judge.reference.footprint import memory_bytes
@@ -225,7 +224,7 @@ class Referee:
         """Load the candidate and hold it against the truth, cheapest checks first."""
         runner, evaluation = trial.runner, trial.evaluation
         try:
-            with self._lease.shared():
+            with self._lease.lent(runner):
                 with evaluation.stage("load"):
                     found = settings.read(runner)
                     load(runner, trial.request.candidate_source, SUBJECT)
@@ -258,7 +257,7 @@ class Referee:
             with evaluation.phase("runner"), self._runner() as runner:
                 trial = Trial(runner, request, exhibits, self.device, _secret_rng(), evaluation)
                 with closing(trial):
-                    with self._lease.shared():
+                    with self._lease.lent(runner):
                         load(runner, request.candidate_source, SUBJECT)
                         values.make_benches(trial)
                     summarise(evaluation, self._time(trial, against_all=False), self.device)
@@ -269,8 +268,8 @@ class Referee:
     def _time(self, trial: Trial, *, against_all: bool = True) -> list[Timings]:
         """Every workload against its baselines (or eager alone), alone on the device."""
         self._trim()
-        with self._lease.shared(counted=False) as share:
-            baselines = self.baselines_of(trial.exhibits, share)
+        with self._lease.lent(counted=False) as lend:
+            baselines = self.baselines_of(trial.exhibits, lend)
         trial.evaluation.environment = {"baselines_missing": baselines.missing}
         pace = self._pace.shared_by(len(trial.exhibits.workloads))
         timings = []
@@ -337,25 +336,20 @@ class Referee:
             self._exhibits = self._prepare(request, self._seed)
         return self._exhibits
 
-    def baselines_of(self, exhibits: Exhibits, share: Share) -> Baselines:
-        """The live baselines, made on first use and again after their runner died; while they are, timings of other
-        judges go first."""
+    def baselines_of(self, exhibits: Exhibits, lend: Callable[[Stoppable], None]) -> Baselines:
+        """The live baselines, made on first use and again after their runner died; `lend`: is told of their runners."""
         if self._baselines is None or self._baselines.dead:
             name = exhibits.problem.outline.source_hash
             folder, suffix = self.processes.compile_cache(name).parent, ".eager" if self._options.eager_only else ""
             record = Record(folder / f"{name}.{self._machine()}{suffix}.json")
-            spawn = functools.partial(self._compiling_runner, name, share)
-            self._baselines = Baselines(exhibits, spawn, record, eager_only=self._options.eager_only)
-            for runner in self._baselines.runners:
-                runner.meanwhile = None
-        return self._baselines
 
-    def _compiling_runner(self, name: str, share: Share) -> Runner:
-        """A runner for baselines that is stopped whenever somebody wants the device alone."""
-        runner = self.processes.baseline_runner(name)
-        if self._on_gpu:
-            runner.meanwhile = lambda: share.give_way(runner.freeze, runner.thaw)
-        return runner
+            def spawn() -> Runner:
+                runner = self.processes.baseline_runner(name)
+                lend(runner)
+                return runner
+
+            self._baselines = Baselines(exhibits, spawn, record, eager_only=self._options.eager_only)
+        return self._baselines
 
     def _prepare(self, request: EvaluationRequest, seed: int) -> Exhibits:
         problem = Problem(request.problem_source, request.problem_name)

@@ -108,7 +108,7 @@ class Tuning:
         """A runner with the candidate as it is on a bench for each workload."""
         self.close()
         runner = self._runner = self._stack.enter_context(self._parts.runner())
-        with self._parts.lease.shared():
+        with self._parts.lease.lent(runner):
             load(runner, self.request.candidate_source, ITSELF)
             for exhibit in self._parts.exhibits.workloads:
                 bench = Workbench(runner, exhibit.instance, exhibit.cases, self._parts.device, exhibit.slots)
@@ -119,7 +119,7 @@ class Tuning:
         assert self._runner is not None
         self._number += 1
         subject = f"configuration{self._number}"
-        with self._parts.lease.shared():
+        with self._parts.lease.lent(self._runner):
             load(self._runner, source, subject)
             for exhibit, bench in self._benches:
                 self._check(bench, exhibit, subject)

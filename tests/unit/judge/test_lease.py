@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -71,33 +72,45 @@ def test_only_counted_seconds_are_counted(tmp_path: Path) -> None:
     assert mine.held_s >= 0.05
 
 
-def test_who_shares_gives_way_to_a_timing_that_waits(tmp_path: Path) -> None:
+class Runner:
+    """Something that can be stopped, and tells when."""
+
+    def __init__(self, told: list[str]) -> None:
+        self._told = told
+        self.meanwhile: Callable[[], float] | None = None
+
+    def freeze(self) -> None:
+        self._told.append("stopped")
+
+    def thaw(self) -> None:
+        self._told.append("resumed")
+
+
+def test_a_runner_that_is_waited_for_gives_way_to_a_timing(tmp_path: Path) -> None:
     first, second = DeviceLease(tmp_path, "cpu"), DeviceLease(tmp_path, "cpu")
     told: list[str] = []
-    timed = threading.Event()
+    runner = Runner(told)
 
-    def timing() -> None:
-        with second.exclusive():
-            told.append("timed")
-            timed.set()
-
-    with first.shared() as share:
-        assert share.give_way(lambda: told.append("stopped"), lambda: told.append("resumed")) == 0.0
-        thread = threading.Thread(target=timing)
-        thread.start()
-        deadline = time.monotonic() + 10
-        while not timed.is_set() and time.monotonic() < deadline:
-            share.give_way(lambda: told.append("stopped"), lambda: told.append("resumed"))
-        assert told == ["stopped", "timed", "resumed"]
-        thread.join()
-
-        def another() -> None:
+    def timing(name: str) -> threading.Thread:
+        def timed() -> None:
             with second.exclusive():
-                told.append("timed again")
+                told.append(name)
 
-        thread = threading.Thread(target=another)
+        thread = threading.Thread(target=timed)
         thread.start()
+        return thread
+
+    with first.lent(runner):
+        assert runner.meanwhile is not None
+        assert runner.meanwhile() == 0.0 and not told, "nobody waits"
+        one = timing("timed")
+        deadline = time.monotonic() + 10
+        while "timed" not in told and time.monotonic() < deadline:
+            runner.meanwhile()
+        assert told == ["stopped", "timed", "resumed"]
+        one.join()
+        another = timing("timed again")
         time.sleep(0.2)
-        assert told[-1] == "resumed", "it holds its share again"
-    thread.join()
-    assert told[-1] == "timed again"
+        assert told[-1] == "resumed", "the device is shared again"
+    another.join()
+    assert told[-1] == "timed again" and runner.meanwhile is None

@@ -55,7 +55,7 @@ def staged(
     exhibit = parts.exhibits.workloads[0]
     evaluation = Evaluation(request.candidate_id)
     rng = random.Random(secrets.randbits(64))
-    with parts.runner(unlimited) as runner, parts.lease.exclusive() if alone else parts.lease.shared():
+    with parts.runner(unlimited) as runner, parts.lease.exclusive() if alone else parts.lease.lent(runner):
         message = {"op": "load", "subject": SUBJECT, "source": request.candidate_source, "class": "ModelNew"}
         runner.ask(message | {"compile": None}, _LOAD_LIMIT_S)
         bench = SystemBench(runner, exhibit.instance, exhibit.cases, parts.device, _SLOTS)

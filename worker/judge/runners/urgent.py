@@ -1,4 +1,5 @@
-"""Threads of the judge that get a core as soon as they want one, where the system allows it.
+"""Threads that get a core as soon as they want one, where the system allows it: the judge's that samples a runner, and
+on a GPU all that are timed with the judge that times them.
 
 The scheduler gives a thread that wakes up on a busy machine the core when whoever has it blocks or has used up its time
 slice. A judge that wants to stop a runner at a random moment is then let in just when the runner has given up its core:
@@ -11,8 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
+_FIRST = -20
 
 @contextlib.contextmanager
 def at_once() -> Iterator[bool]:
@@ -31,3 +34,43 @@ def at_once() -> Iterator[bool]:
         yield True
     finally:
         os.sched_setscheduler(0, policy, os.sched_param(0))
+
+
+@contextlib.contextmanager
+def preferred(processes: Iterable[int]) -> Iterator[bool]:
+    """The calling thread and all threads of these processes get 87 times an ordinary one's share of a contested core
+    until the end (niceness -20, which needs CAP_SYS_NICE); gives whether they do.
+
+    They wait for each other without sleeping, which SCHED_FIFO would have the system punish with 50 ms in each second.
+    Of four judges beside one H200, one that compared tensors on all cores at once kept others' launches waiting: calls
+    of 5 us took 15 to 26 in half of the chains.
+    """
+    threads = [0, *(thread for process in processes for thread in _threads(process))]
+    before = {thread: os.getpriority(os.PRIO_PROCESS, thread) for thread in threads if _alive(thread)}
+    done = [_set(thread, _FIRST) for thread in before]
+    try:
+        yield all(done)
+    finally:
+        for thread, niceness in before.items():
+            _set(thread, niceness)
+
+
+def _threads(process: int) -> list[int]:
+    try:
+        return [int(task.name) for task in Path(f"/proc/{process}/task").iterdir()]
+    except OSError:  # it has ended
+        return []
+
+
+def _alive(thread: int) -> bool:
+    with contextlib.suppress(ProcessLookupError):
+        os.getpriority(os.PRIO_PROCESS, thread)
+        return True
+    return False
+
+
+def _set(thread: int, niceness: int) -> bool:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.setpriority(os.PRIO_PROCESS, thread, niceness)
+        return True
+    return False
