@@ -44,6 +44,7 @@ class WorkloadTiming:
     """Against the fastest baseline of this workload."""
     ci95: tuple[float, float]
     samples_us: dict[str, list[float]]
+    """One per round. On a GPU baselines that were plainly slower have those of the first rounds only."""
     device_state: dict[str, Any] = field(default_factory=dict)
     """Clocks, power and temperature of a GPU while it was timed, and how often its clocks were held down."""
     residue_us: float = 0.0

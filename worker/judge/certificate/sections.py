@@ -59,6 +59,7 @@ def timing(document: Mapping[str, Any]) -> str:
     words = (
         "Each dot is one call (on a GPU, the mean of one chain of calls) on fresh values and cold caches. Candidate "
         "and baselines take turns within each round, and ratios are taken within rounds; the box holds the middle half."
+        " On a GPU a baseline that is plainly slower than the fastest one is timed in three rounds only."
     )
     return f"<p class='note'>{words}</p>{''.join(drawn)}{_medians(part)}{_repeated(part)}"
 

@@ -4,6 +4,9 @@ Each round times every subject once, in random order, on the same freshly made v
 hits all alike; what is compared are the ratios within a round. The first contender is the candidate, the second the
 trusted one (eager): its outputs on the same values are what the candidate's are compared with in every round, and its
 runner is where overheads are measured. How a sample is taken: `worker.judge.timing.clocks`.
+
+On a GPU a baseline that is plainly slower than the fastest one is out after three rounds. How many rounds there are
+does not depend on that, so the interval against the fastest baseline is as narrow as with all of them in every round.
 """
 
 from __future__ import annotations
@@ -45,6 +48,10 @@ _LATE_SHARE, _LATE_US = 0.2, 20.0
 _CALM_SAMPLES, _CALM_SHARE = 5, 0.5
 """... when so many samples, and this share of all, had the cores for themselves. Late results cost time in any case."""
 _TRUSTED = 1
+_TRIAL_ROUNDS, _PLAINLY_SLOWER, _LONGER_CHAIN = 3, 1.2, 1.03
+"""On a GPU a baseline is out when its calls take so much longer than the fastest baseline's, and its chain so much, in
+each of so many rounds. Two runners of the same code differ by 0.4 % there. A chain scatters by 0.5 to 1.5 %, evictions
+and all, which can be half of a call of 2 us: hence the second limit."""
 WRONG_WHEN_TIMED = "a timed call is wrong though checked calls were right"
 
 
@@ -54,6 +61,7 @@ class Timings:
 
     workload: str
     samples_us: dict[str, list[float]] = field(default_factory=dict)
+    """Lists of baselines that left the race early hold its first rounds only; the candidate and eager are in all."""
     checked_outputs: int = 0
     late_us: float = 0.0
     """Lower decile of what was added to the candidate's samples because its results came late: on a busy machine many
@@ -82,13 +90,16 @@ class Timings:
         """`residue_us` as a share of the shortest of these latencies."""
         return self.residue_us / min(self.latency_us(name) for name in names)
 
-    def fastest(self, names: list[str]) -> str:
-        """The contender with the smallest median."""
-        return min(names, key=self.latency_us)
+    def fastest(self, names: Sequence[str]) -> str:
+        """The contender with the smallest median, of those that stayed longest in the race: medians of other rounds say
+        nothing when the machine has become slower since."""
+        rounds = max(len(self.samples_us[name]) for name in names)
+        return min((name for name in names if len(self.samples_us[name]) == rounds), key=self.latency_us)
 
     def logs(self, baseline: str, candidate: str) -> list[float]:
-        """ln(baseline / candidate), round by round."""
-        return stats.log_ratios(self.samples_us[baseline], self.samples_us[candidate])
+        """ln(baseline / candidate), round by round, as long as the baseline was in the race."""
+        theirs = self.samples_us[baseline]
+        return stats.log_ratios(theirs, self.samples_us[candidate][: len(theirs)])
 
 
 class Timer:
@@ -152,6 +163,7 @@ class _Race:
         self._clocks, self._exhibit, self._rng, self._pace, self._watch = clocks, exhibit, rng, pace, watch
         self._states: list[DeviceState] = []
         self._active: dict[int, HostClock | DeviceClock] = {}  # one bell per runner: those that share one take turns
+        self._racing = list(range(len(clocks)))
         self._plan = Plan(pace.chain_s)
         self._checked = 0
 
@@ -167,14 +179,30 @@ class _Race:
             self._cool()
         return self._timings(rounds)
 
-    def _all_rounds(self, fresh: Fresh) -> list[list[Sample]]:
-        """One sample of each contender per round, until the difference is known or patience ends."""
-        rounds: list[list[Sample]] = []
+    def _all_rounds(self, fresh: Fresh) -> list[dict[int, Sample]]:
+        """One sample of each contender per round, by its index, until the difference is known or patience ends."""
+        self._racing = list(range(len(self._clocks)))
+        rounds: list[dict[int, Sample]] = []
         for _number in range(self._rounds(self._pace.budget_s)):
             rounds.append(self._round(fresh, len(rounds)))
+            if len(rounds) == _TRIAL_ROUNDS:
+                self._leave_out(rounds)
         while len(rounds) < self._rounds(self._pace.patience_s) and self._too_wide(rounds):
             rounds += [self._round(fresh, len(rounds)) for _more in range(4)]
         return rounds
+
+    def _leave_out(self, rounds: list[dict[int, Sample]]) -> None:
+        """Go on without the baselines that are plainly slower, on a GPU. Samples on a CPU scatter too much for it."""
+        if isinstance(self._clocks[0], DeviceClock):
+            out = {index for index in self._racing if all(self._slow(index, samples) for samples in rounds)}
+            self._racing = [index for index in self._racing if index <= _TRUSTED or index not in out]
+
+    def _slow(self, index: int, samples: dict[int, Sample]) -> bool:
+        """Whether a baseline is plainly slower than the fastest one of a round."""
+        mine, took_s = samples[index], self._plan.seconds_per_call
+        fastest = min((sample for other, sample in samples.items() if other >= _TRUSTED), key=took_s)
+        much = took_s(mine) > _PLAINLY_SLOWER * took_s(fastest)
+        return much and mine.call_s > _LONGER_CHAIN * fastest.call_s
 
     def _cool(self) -> None:
         """Take all runners back from the bell, also after a fault: the baselines' serve the next candidate."""
@@ -195,27 +223,30 @@ class _Race:
             device_clock.plan(self._plan, min(clock.step_s for clock in device))
 
     def _rounds(self, budget_s: float) -> int:
+        """How many rounds of all contenders fit: to leave some out makes a race shorter, and buys no more rounds."""
         per_round_s = sum(clock.cost_s for clock in self._clocks)
         if per_round_s > _SLOW_ROUND_S:
             return _SLOW_ROUNDS  # a contender this slow needs no interval to be told apart
         return max(_MIN_ROUNDS, min(self._pace.max_rounds, int(budget_s / per_round_s)))
 
-    def _too_wide(self, rounds: list[list[Sample]]) -> bool:
+    def _too_wide(self, rounds: list[dict[int, Sample]]) -> bool:
         """Whether the interval against the fastest baseline is wider than wanted, or than more rounds could help."""
-        times = [[self._plan.seconds_per_call(sample) for sample in samples] for samples in zip(*rounds, strict=True)]
-        fastest = min(times[1:], key=statistics.median)
-        logs = stats.log_ratios(fastest, times[0])
+        mine, *baselines = (  # whoever is in the last round was in all
+            [self._plan.seconds_per_call(samples[index]) for samples in rounds] for index in sorted(rounds[-1])
+        )
+        fastest = min(baselines, key=statistics.median)
+        logs = stats.log_ratios(fastest, mine)
         low, high = stats.interval([logs], random.Random(0))
-        hidden = self._plan.residue_s / min(statistics.median(times[0]), statistics.median(fastest))
+        hidden = self._plan.residue_s / min(statistics.median(mine), statistics.median(fastest))
         enough = max(self._pace.wanted, hidden / 2, _OF_THE_GAIN * abs(statistics.median(logs)))
         return high / low > (1 + enough) ** 2
 
-    def _round(self, fresh: Fresh, number: int) -> list[Sample]:
+    def _round(self, fresh: Fresh, number: int) -> dict[int, Sample]:
         source, seed = fresh.choose()
         last = self._plan.calls - min(self._plan.calls, self._exhibit.retained)
         turn = Round(source, seed, self._rng.randrange(1 << 31), self._rng.randrange(last, self._plan.calls))
         found: dict[int, Sample] = {}
-        for index in self._rng.sample(range(len(self._clocks)), len(self._clocks)):
+        for index in self._rng.sample(self._racing, len(self._racing)):
             clock = self._clocks[index]
             self._activate(clock, fresh)
             if isinstance(clock, DeviceClock):
@@ -228,7 +259,7 @@ class _Race:
         self._plan.keep_s.append(trusted.keep_s)
         self._plan.null_s.append(trusted.null_s)
         self._check_outputs(turn, found[0], trusted, fresh, full=number < 2 or self._rng.random() < _FULL_CHECK_SHARE)
-        return [found[index] for index in range(len(self._clocks))]
+        return found
 
     def _note_state(self) -> None:
         state = self._watch.read() if self._watch is not None else None
@@ -266,13 +297,13 @@ class _Race:
         clock.contender.bench.heat(clock.contender.subject, fresh.mix, self._exhibit.retained)
         self._active[key] = clock
 
-    def _impossible(self, rounds: list[list[Sample]]) -> bool:
+    def _impossible(self, rounds: list[dict[int, Sample]]) -> bool:
         """Whether the candidate's calls were over sooner than a ring with nothing to do."""
         least_s = statistics.median(self._plan.null_s) - self._plan.residue_s * self._plan.calls
         short = sum(samples[0].call_s < least_s for samples in rounds)
         return short > _IMPOSSIBLE_SHARE * len(rounds)
 
-    def _in_doubt(self, rounds: list[list[Sample]], fresh: Fresh) -> list[list[Sample]]:
+    def _in_doubt(self, rounds: list[dict[int, Sample]], fresh: Fresh) -> list[dict[int, Sample]]:
         """What is impossible may only look so, because overheads were measured while someone disturbed the machine (one
         honest sum of rows in 30, of four judges on one H200): measured again, on a GPU with all that they belong to."""
         trusted = self._clocks[_TRUSTED]
@@ -282,29 +313,29 @@ class _Race:
         self._plan.null_s = [min(trusted.measure_overhead(), statistics.median(self._plan.null_s))]
         return rounds
 
-    def _once_more(self, fresh: Fresh) -> list[list[Sample]]:
+    def _once_more(self, fresh: Fresh) -> list[dict[int, Sample]]:
         self._plan.keep_s, self._plan.null_s = [], []
         return self._all_rounds(fresh)
 
-    def _late_us(self, rounds: list[list[Sample]]) -> float:
+    def _late_us(self, rounds: list[dict[int, Sample]]) -> float:
         """By how much results come late in all but a tenth of the calm samples; 0 if hardly any is calm."""
         calm = [samples[0] for samples in rounds if samples[0].calm]
         if len(calm) < max(_CALM_SAMPLES, _CALM_SHARE * len(rounds)):
             return 0.0
         return sorted(self._plan.late_s(sample) / self._plan.calls * 1e6 for sample in calm)[len(calm) // 10]
 
-    def _put_off(self, rounds: list[list[Sample]]) -> bool:
+    def _put_off(self, rounds: list[dict[int, Sample]]) -> bool:
         """Whether results come too late for an accident. One honest kernel in 105 looked like it, beside six judges."""
         latency_us = statistics.median(self._plan.seconds_per_call(samples[0]) for samples in rounds) * 1e6
         return self._late_us(rounds) > max(_LATE_US, _LATE_SHARE * latency_us)
 
-    def _timings(self, rounds: list[list[Sample]]) -> Timings:
+    def _timings(self, rounds: list[dict[int, Sample]]) -> Timings:
         plan, name = self._plan, self._exhibit.name
         residue_us = plan.residue_s * 1e6
         timings = Timings(name, checked_outputs=self._checked, calls=plan.calls, residue_us=residue_us)
         timings.device_state = device_state.summary(self._states)
         for index, clock in enumerate(self._clocks):
-            samples = [samples[index] for samples in rounds]
+            samples = [samples[index] for samples in rounds if index in samples]
             seconds = [self._plan.seconds_per_call(sample) for sample in samples]
             timings.samples_us[clock.contender.name] = [value * 1e6 for value in seconds]
         timings.late_us = self._late_us(rounds)
