@@ -16,7 +16,7 @@ from worker.languages.cache import BuildCache
 from worker.runner import sandbox
 
 _PROJECT_ROOT = Path(__file__).resolve().parents[3]
-_RUNNER_LIFE_S = 600.0
+_RUNNER_LIFE_S = 1800.0
 _BASELINE_LIFE_S = 24 * 3600.0
 
 

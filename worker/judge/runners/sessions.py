@@ -192,11 +192,16 @@ class Runner:
         """On a CPU: bind its OpenMP workers to cores of their own; how many were found. It has to rest."""
         return placing.spread(self._pid, sorted(os.sched_getaffinity(self._pid)))
 
-    def waited_s(self) -> float:
-        """Seconds for which its threads were ready but had no core, since it started."""
+    @property
+    def process(self) -> int | None:
+        """The process that runs the candidate, as the judge's system knows it; None when it has ended."""
         if self._runner_pid is None:
             self._runner_pid = quiet.runner_of(self._pid)
-        return quiet.waited_s(self._runner_pid) if self._runner_pid is not None else 0.0
+        return self._runner_pid
+
+    def waited_s(self) -> float:
+        """Seconds for which its threads were ready but had no core, since it started."""
+        return quiet.waited_s(self.process) if self.process is not None else 0.0
 
     def log(self) -> str:
         """The tail of what it printed."""

@@ -17,6 +17,7 @@ from pathlib import Path
 
 _FIRST = -20
 
+
 @contextlib.contextmanager
 def at_once() -> Iterator[bool]:
     """The calling thread goes before all ordinary ones until the end; gives whether it does.
@@ -37,15 +38,14 @@ def at_once() -> Iterator[bool]:
 
 
 @contextlib.contextmanager
-def preferred(processes: Iterable[int]) -> Iterator[bool]:
+def preferred(processes: Iterable[int | None]) -> Iterator[bool]:
     """The calling thread and all threads of these processes get 87 times an ordinary one's share of a contested core
     until the end (niceness -20, which needs CAP_SYS_NICE); gives whether they do.
 
-    They wait for each other without sleeping, which SCHED_FIFO would have the system punish with 50 ms in each second.
-    Of four judges beside one H200, one that compared tensors on all cores at once kept others' launches waiting: calls
-    of 5 us took 15 to 26 in half of the chains.
+    They wait for each other without sleeping, for which a system holds SCHED_FIFO up by 50 ms in each second. Beside
+    three judges that compiled and compared tensors, calls of 5 us took 15 to 26 in half of the chains (H200).
     """
-    threads = [0, *(thread for process in processes for thread in _threads(process))]
+    threads = [0, *(thread for process in processes if process is not None for thread in _threads(process))]
     before = {thread: os.getpriority(os.PRIO_PROCESS, thread) for thread in threads if _alive(thread)}
     done = [_set(thread, _FIRST) for thread in before]
     try:

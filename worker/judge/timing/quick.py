@@ -46,7 +46,7 @@ def compare(
     bell = _Bell(fresh, exhibit)
     plan = Plan()
     try:
-        with timer.placed():
+        with timer.placed((mine, other)):
             _warm_up(clocks, bell, plan)
             taken = [_block(clock, bell, plan, fresh, rng) for _ in range(BLOCKS) for clock in clocks]
     finally:

@@ -23,7 +23,7 @@ import torch
 
 from worker.judge.exhibits import Exhibit
 from worker.judge.numerics.comparison import agree
-from worker.judge.runners import placing
+from worker.judge.runners import placing, urgent
 from worker.judge.runners.bench import Contender
 from worker.judge.timing import device_state, stats
 from worker.judge.timing.clocks import DeviceClock, HostClock, Plan, Round, Sample
@@ -124,12 +124,14 @@ class Timer:
             for index, contender in enumerate(contenders)
         ]
         race = _Race(clocks, exhibit, rng, pace or USUAL[self._device], self._watch)
-        with self.placed():
+        with self.placed(contenders):
             return race.run(fresh)
 
-    def placed(self) -> AbstractContextManager[None]:
-        """To time in: on a CPU the judge stays beside those that it calls."""
-        return placing.beside_callers() if self._host is not None else contextlib.nullcontext()
+    def placed(self, contenders: Sequence[Contender]) -> AbstractContextManager[object]:
+        """To time in: on a CPU the judge stays beside those that it calls, on a GPU both go before others."""
+        if self._host is not None:
+            return placing.beside_callers()
+        return urgent.preferred({contender.bench.runner.process for contender in contenders})
 
     def forget(self, runner: object) -> None:
         """Release what was kept for a runner that has ended."""

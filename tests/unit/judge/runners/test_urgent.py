@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import threading
 
 from worker.judge.runners import urgent
@@ -32,3 +33,22 @@ def test_who_may_not_is_told_so() -> None:
         with urgent.at_once() as granted:
             os._exit(int(granted))
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+
+
+def test_processes_are_preferred_until_the_end_where_the_system_allows_it() -> None:
+    other = os.fork()
+    if other == 0:
+        while True:
+            signal.pause()
+    ended = os.fork()
+    if ended == 0:
+        os._exit(0)
+    os.waitpid(ended, 0)
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    try:
+        with urgent.preferred([other, ended, None]) as granted:
+            assert [os.getpriority(os.PRIO_PROCESS, each) for each in (0, other)] == [-20 if granted else before] * 2
+        assert [os.getpriority(os.PRIO_PROCESS, each) for each in (0, other)] == [before] * 2
+    finally:
+        os.kill(other, signal.SIGKILL)
+        os.waitpid(other, 0)
