@@ -30,7 +30,7 @@ class Stoppable(Protocol):
     """What uses a device and can be stopped: a runner."""
 
     meanwhile: Callable[[], float] | None
-    """Called now and then while an answer of it is awaited; gives the seconds that it lost by that."""
+    """Called before it is asked, and now and then while it is waited for; gives the seconds that it lost by that."""
 
     def freeze(self) -> None: ...
     def thaw(self) -> None: ...

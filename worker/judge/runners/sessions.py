@@ -107,11 +107,14 @@ class Runner:
         self._freezer = Freezer(pid)
         self._answered = False
         self.meanwhile: Callable[[], float] | None = None
-        """Done now and then while an answer is awaited: the seconds for which it kept the runner from working."""
+        """Done before a message and now and then while its answer is awaited: the seconds for which it kept the runner
+        from working."""
 
     def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> dict[str, Any]:
         """Send a control message and wait for its answer, serving builds meanwhile (their time is not counted)."""
         self._refuse_when_dead()
+        if self.meanwhile is not None:
+            self.meanwhile()
         try:
             protocol.send_message(self._control, message, fds, timeout_s)
             deadline = time.monotonic() + timeout_s
