@@ -54,12 +54,26 @@ class ContractError(Exception):
 class Subject:
     """One loaded source and the models made from it, one per workload."""
 
-    def __init__(self, module: types.ModuleType, class_name: str, compile_mode: str | None, *, tf32: bool) -> None:
-        self.factory = getattr(module, class_name)
+    def __init__(self, name: str, source: str, class_name: str, compile_mode: str | None, *, tf32: bool) -> None:
+        """Executes the source. Raises ContractError, and whatever the source raises."""
+        self._name, self._source, self._class_name = name, source, class_name
         self.compile_mode, self.tf32 = compile_mode, tf32
         self.models: dict[str, torch.nn.Module] = {}
         self.calls: dict[str, Callable[..., Any]] = {}
         """What one call is: the model, its compiled form, or forward and backward of either."""
+        self._factory = self._execute(f"{name}_module")
+
+    def factory(self) -> Callable[..., Any]:
+        """The class to make the next workload's model of. Where it will be compiled, a class of its own: torch.compile
+        remembers sizes by the code that it compiled, and would take the second workload's for one that varies."""
+        return self._factory if self.compile_mode is None else self._execute(f"{self._name}_module_{len(self.models)}")
+
+    def _execute(self, module_name: str) -> Callable[..., Any]:
+        module = _module_from(self._source, module_name)
+        if not hasattr(module, self._class_name):
+            raise ContractError(f"the file defines no class {self._class_name}")
+        found: Callable[..., Any] = getattr(module, self._class_name)
+        return found
 
 
 _SPIN_S = 0.02
@@ -115,11 +129,8 @@ class Session:
 
     def load(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Execute a source as a module of its own."""
-        name = message["subject"]
-        module = _module_from(message["source"], f"{name}_module")
-        if not hasattr(module, message["class"]):
-            raise ContractError(f"the file defines no class {message['class']}")
-        self.subjects[name] = Subject(module, message["class"], message["compile"], tf32=message.get("tf32", False))
+        name, tf32 = message["subject"], message.get("tf32", False)
+        self.subjects[name] = Subject(name, message["source"], message["class"], message["compile"], tf32=tf32)
         return {}
 
     def construct(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
@@ -128,7 +139,7 @@ class Session:
         shared = self.arenas[message["workload"]].bytes
         arguments = values.decode(message["init"], shared)
         with torch.device(self.device):
-            model = subject.factory(*arguments)
+            model = subject.factory()(*arguments)
         if not isinstance(model, torch.nn.Module):
             raise ContractError(f"{type(model).__name__} is not a torch.nn.Module")
         state = {name: values.decode(ref, shared) for name, ref in message["state"].items()}
@@ -141,9 +152,8 @@ class Session:
             parameter.requires_grad_(trained is not None and name in trained["parameters"])
         call: Callable[..., Any] = model
         if subject.compile_mode is not None:
-            torch._dynamo.config.recompile_limit = 64  # one compiled version per workload, and problems have several
             mode = None if subject.compile_mode == "default" else subject.compile_mode
-            call = torch.compile(model, mode=mode, dynamic=False)
+            call = torch.compile(model, mode=mode)
         if subject.tf32:
             call = _with_tf32(call)
         if trained is not None:
@@ -212,7 +222,8 @@ class Session:
         """Serve bell commands for one subject and workload until QUIT."""
         _acknowledge(self.control, {})
         hygiene.poison_new_host_memory(on=False)
-        call = self.subjects[message["subject"]].calls[message["workload"]]
+        subject = self.subjects[message["subject"]]
+        call = subject.calls[message["workload"]]
         shared = self.arenas[message["workload"]].bytes
         if self.device != "cpu" and message["workload"] != self.timed:
             torch.cuda.empty_cache()  # the results of the last workload's chains: 9 GB of an H200 for each workload
@@ -220,7 +231,7 @@ class Session:
         slots = [tuple(values.decode(item, shared)) for item in message["slots"]]
         mix = mixing.Mix(**message["mix"]) if message["mix"] else None
         gc.disable()  # as timeit does: a collection in the middle of a sample is nobody's kernel
-        with torch.no_grad():
+        with torch.no_grad(), _without_compiling() if subject.compile_mode else contextlib.nullcontext():
             self._serve_bell(
                 call,
                 _Slots(slots, mix, message["retained"]),
@@ -298,6 +309,13 @@ class Session:
     def _synchronize(self) -> None:
         if self.device != "cpu":
             _SYNCHRONIZE()
+
+
+def _without_compiling() -> contextlib.AbstractContextManager[Any]:
+    """What has not been compiled yet runs in eager mode: a baseline whose sizes depend on values would otherwise
+    compile while it is timed (five minutes in a row, with the device held, for posting lists of other lengths)."""
+    stance: contextlib.AbstractContextManager[Any] = torch.compiler.set_stance("eager_on_recompile")
+    return stance
 
 
 def _with_tf32(call: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,62 @@
+"""Baselines are compiled before the race, also those whose sizes depend on values."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from worker.judge.baselines import Baselines, Record
+from worker.judge.exhibits import Exhibits
+from worker.judge.reference.problem import Problem
+from worker.judge.runners.processes import Processes, RefereeOptions
+from worker.judge.timing.fresh import Fresh
+from worker.judge.timing.pace import Pace
+from worker.judge.timing.races import Timer
+
+PROBLEM = """
+import torch
+from torch import nn
+from torch._dynamo.callback import on_compile_start
+
+SPEC = {
+    "workloads": [{"name": "few", "params": {"rows": 40}}, {"name": "many", "params": {"rows": 90}}],
+    "domains": {"counts": {"index": 20}},
+}
+
+@on_compile_start
+def tell(*_what):
+    print("compiles", flush=True)
+
+class Model(nn.Module):
+    def forward(self, x, counts):
+        long = torch.repeat_interleave(x, counts, dim=0)
+        return (long * 2).sum(0) / long.shape[0]
+
+def get_inputs(rows=40):
+    return [torch.rand(rows, 8), torch.randint(1, 20, (rows,))]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_nothing_is_compiled_in_a_race(tmp_path: Path) -> None:
+    processes = Processes(RefereeOptions(tmp_path, "cpu"), on_gpu=False)
+    rng = random.Random(1)
+    baselines = None
+    try:
+        exhibits = Exhibits(Problem(PROBLEM, "ragged"), "cpu", "cpu", 7)
+        baselines = Baselines(exhibits, lambda: processes.baseline_runner("ragged"), Record(tmp_path / "record.json"))
+        assert baselines.missing == {}
+        runner = next(each for each in baselines.runners if "compiles" in each.log())
+        compiled = runner.log().count("compiles")
+        timer = Timer("cpu")
+        for exhibit in exhibits.workloads:
+            eager, compile_ = baselines.contenders(exhibit.name)
+            timed = timer.time([compile_, eager], exhibit, Fresh(exhibit, rng), rng, Pace(0.2, 0.2, 12))
+            assert len(timed.samples_us["compile"]) >= 9
+        assert runner.log().count("compiles") == compiled
+    finally:
+        if baselines is not None:
+            baselines.close()
+        processes.close()
