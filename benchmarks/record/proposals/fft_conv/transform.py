@@ -17,7 +17,7 @@ from torch import nn
 
 TUNABLES = {"ROUNDS": [4, 8, 16]}
 ROUNDS = 8
-"""Sequences after one another that share a spectrum of the filter; less where that leaves processors without work."""
+"""Sequences that a group of threads does after one another, at most, before a block makes the spectrum anew."""
 
 SOURCE = r"""
 #include <cuda_fp16.h>
