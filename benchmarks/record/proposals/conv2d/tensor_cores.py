@@ -1,8 +1,9 @@
 """Tensor cores on the layout that the images have. Channels first, no operand is shifted: the three taps of a row
 multiply the same places, and their sums are added one place to the left and to the right, from lane to lane. Channels
-last, a tap is another row of shared memory.
+last, rows lie one after the other with a zero between, so that a tap is another address: 64 channels by 232 places
+(four rows of 56) are a product of four warps (wgmma), with weights in registers and places where they lie.
 
-Bound by tensor cores, in instructions of one warp, which reach two thirds of what those of four can.
+Bound by tensor cores; channels first in instructions of one warp, which reach two thirds of what those of four can.
 """
 
 import torch
@@ -28,6 +29,7 @@ template <> struct Kind<__half> {
             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
     }
+    static constexpr bool BRAIN = false;
     static __device__ __forceinline__ __half narrow(float value) { return __float2half_rn(value); }
     static __device__ __forceinline__ float wide(__half value) { return __half2float(value); }
 };
@@ -38,6 +40,7 @@ template <> struct Kind<__nv_bfloat16> {
             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
     }
+    static constexpr bool BRAIN = true;
     static __device__ __forceinline__ __nv_bfloat16 narrow(float value) { return __float2bfloat16_rn(value); }
     static __device__ __forceinline__ float wide(__nv_bfloat16 value) { return __bfloat162float(value); }
 };
@@ -53,10 +56,6 @@ template <class T> __device__ __forceinline__ void load_two(u32& b0, u32& b1, co
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
         : "=r"(b0), "=r"(b1) : "r"(at_shared(row)));
 }
-template <class T> __device__ __forceinline__ void load_rows(u32 (&a)[4], const T* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-        : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3]) : "r"(at_shared(row)));
-}
 template <class T> __device__ __forceinline__ void copy_later(T* to, const T* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(at_shared(to)), "l"(from));
 }
@@ -67,14 +66,15 @@ __device__ __forceinline__ float from_lane(float value, int lane) { return __shf
 // Weights as operands of 16 output x 16 input channels, four words for each lane, by (channels, row, step, tap, lane).
 template <class T> __device__ __forceinline__ void pack_weights(
     const T* weight, uint4* packed, int outer, int inner, int high, int steps, int count,
-    int by_outer, int by_inner, int by_row, int by_tap) {
+    int by_outer, int by_inner, int by_row, int by_tap, int last) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= count) return;
     const int lane = i % 32, tap = i / 32 % 3, step = i / 96 % steps, up = i / 96 / steps % high;
     const int block = i / 96 / steps / high;
     T value[8];
     for (int k = 0; k < 8; k++) {
-        const int co = block * 16 + lane / 4 + (k / 2 % 2) * 8, ci = step * 16 + lane % 4 * 2 + k % 2 + (k / 4) * 8;
+        const int row = last ? lane / 8 * 4 + lane / 4 % 2 + (k / 2 % 2) * 2 : lane / 4 + (k / 2 % 2) * 8;
+        const int co = block * 16 + row, ci = step * 16 + lane % 4 * 2 + k % 2 + (k / 4) * 8;
         const bool real = co < outer && ci < inner;
         value[k] = real ? weight[co * by_outer + ci * by_inner + up * by_row + tap * by_tap] : Kind<T>::narrow(0.0f);
     }
@@ -206,27 +206,48 @@ __device__ __forceinline__ void convolve(
     }
 }
 
-// The same with channels last, where a tap is a row of shared memory: a warp makes 64 places of a row, 64 channels.
+// 64 channels x 16 inputs, in registers, by 16 inputs x 232 places: blocks of 8 places x 8 inputs are 128 bytes, the
+// next 8 places follow, the next 8 inputs are `pitch` places further on.
+template <class T> __device__ __forceinline__ void multiply_places(
+    float (&d)[116], const u32 (&a)[4], u32 at, int pitch) {
+    const unsigned long long where = (at >> 4) | (unsigned long long)pitch << 16 | 8ull << 32;
+    #define PRODUCT(KIND) asm volatile( \
+        "{.reg .pred p; setp.eq.u32 p, 0, 0; wgmma.mma_async.sync.aligned.m64n232k16.f32." KIND "." KIND " " \
+        "{RESULTS}, {%116, %117, %118, %119}, %120, p, 1, 1, 0;}" \
+        : OPERANDS : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(where))
+    if constexpr (Kind<T>::BRAIN) PRODUCT("bf16");
+    else PRODUCT("f16");
+}
+__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void end_products() {
+    asm volatile("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+__device__ __forceinline__ u32 transposed(u32 two) {
+    u32 made;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(made) : "r"(two));
+    return made;
+}
+
+// The same with channels last: `band` rows, each with a zero before it, which is the one after the last row, too.
 template <class T, bool EVEN> __device__ __forceinline__ void convolve_last(
     const T* x, const uint4* packed, const T* bias, T* out,
     int inner, int outer, int height, int width, int high, int steps, int band) {
     extern __shared__ __align__(128) unsigned char memory[];
     T* held = (T*)memory;
-    constexpr int PLACES = 64;
-    const int bands = (height + band - 1) / band;
+    const int bands = (height + band - 1) / band, cols = width + 1, margin = high / 2;
+    const int chunks = (band * cols + 231) / 232, pitch = (chunks * 232 + (high - 1) * cols + 2) | 1;
     const int first = (int)(blockIdx.x % bands) * band;
     const i64 number = blockIdx.x / bands;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int margin = high / 2, pitch = steps * 16 + 8, cols = (width + PLACES - 1) / PLACES * PLACES + 2;
-    const int low = max(first - margin, 0), top = min(min(first + band, height) + margin, height), size = cols * pitch;
+    const int lane = threadIdx.x % 32, block = blockIdx.y * 4 + threadIdx.x / 32;
 
     const T* from = x + number * height * width * inner;
-    const int vectors = steps * 2;
-    for (int i = threadIdx.x; i < (top - low) * cols * vectors; i += blockDim.x) {
-        const int c = i % vectors * 8, w = i / vectors % cols - 1, h = i / vectors / cols;
-        const T* source = from + ((i64)(low + h) * width + w) * inner + c;
-        T* target = held + h * size + (w + 1) * pitch + c;
-        const bool inside = w >= 0 && w < width;
+    const int vectors = steps * 2, places = (band + high - 1) * cols + 1;
+    for (int i = threadIdx.x; i < places * vectors; i += blockDim.x) {
+        const int part = i % vectors, c = part * 8, place = i / vectors;
+        const int h = first - margin + place / cols, w = place % cols - 1;
+        const T* source = from + ((i64)h * width + w) * inner + c;
+        T* target = held + (part * pitch + place) * 8;
+        const bool inside = w >= 0 && h >= 0 && h < height;
         if (EVEN && inside && c < inner) {
             copy_later(target, source);
         } else {
@@ -235,74 +256,71 @@ template <class T, bool EVEN> __device__ __forceinline__ void convolve_last(
         }
     }
     commit();
+    // Rows of the product are in such an order that a lane gets four channels in a row in the end.
+    const int own_channel = block * 16 + lane / 8 * 4 + lane / 4 % 2, channel = block * 16 + lane % 4 * 4;
+    float shift[2];
+    #pragma unroll
+    for (int half = 0; half < 2; half++)
+        shift[half] = own_channel + 2 * half < outer ? Kind<T>::wide(bias[own_channel + 2 * half]) : 0.0f;
     arrived<0>();
+    asm volatile("fence.proxy.async;" ::: "memory");  // wgmma reads shared memory by another way than it was written
     __syncthreads();
-    const int h = first + warp;
-    if (h >= height) return;
-    const int begin = max(margin - h, 0) * steps, end = min(height - h + margin, high) * steps;
-    const int blocks = (outer + 15) / 16;
-    const i64 stride = (i64)high * steps * 96;
-    for (int place = 0; place < width; place += PLACES) {
-        float sum[4][8][4];
+
+    const uint4* own = packed + (i64)block * high * steps * 96 + lane;
+    T* to = out + (number * height + first) * width * outer + channel;
+    for (int chunk = 0; chunk < chunks; chunk++) {
+        float sum[116];
         #pragma unroll
-        for (int m = 0; m < 4; m++)
+        for (int k = 0; k < 116; k++) sum[k] = 0.0f;
+        u32 next[3][4];
+        #pragma unroll
+        for (int tap = 0; tap < 3; tap++) *(uint4*)next[tap] = own[tap * 32];
+        for (int step = 0; step < high * steps; step++) {
+            u32 now[3][4];
             #pragma unroll
-            for (int n = 0; n < 8; n++)
+            for (int tap = 0; tap < 3; tap++)
                 #pragma unroll
-                for (int k = 0; k < 4; k++) sum[m][n][k] = 0.0f;
-        for (int step = begin; step < end; step++) {
-            const T* row = held + (h - margin - low + step / steps) * size + step % steps * 16;
+                for (int k = 0; k < 4; k++) now[tap][k] = next[tap][k];
+            const int coming = min(step + 1, high * steps - 1);
             #pragma unroll
-            for (int tap = 0; tap < 3; tap++) {
-                u32 w[4][4];
-                #pragma unroll
-                for (int n = 0; n < 4; n++) {
-                    const int block = min((int)blockIdx.y * 4 + n, blocks - 1);
-                    *(uint4*)w[n] = packed[block * stride + (step * 3 + tap) * 32 + lane];
-                }
-                #pragma unroll
-                for (int m = 0; m < 4; m++) {
-                    u32 a[4];
-                    load_rows(a, row + (place + m * 16 + tap + lane % 16) * pitch + lane / 16 * 8);
+            for (int tap = 0; tap < 3; tap++) *(uint4*)next[tap] = own[(coming * 3 + tap) * 32];
+            const int start = step % steps * 2 * pitch + chunk * 232 + step / steps * cols;
+            begin_products();
+            #pragma unroll
+            for (int tap = 0; tap < 3; tap++)
+                multiply_places<T>(sum, now[tap], at_shared(held) + (start + tap) * 16, pitch);
+            end_products();
+        }
+        #pragma unroll
+        for (int n = 0; n < 29; n++) {
+            const int place = chunk * 232 + n * 8 + lane / 4;
+            const int row = (int)((place + 0.5f) * (1.0f / cols)), w = place - row * cols;  // exact up to a million
+            u32 four[2];
+            __syncwarp();
+            #pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const float* found = sum + 4 * n + 2 * half;
+                const T pair[2] = {Kind<T>::narrow(found[0] + shift[half]), Kind<T>::narrow(found[1] + shift[half])};
+                four[half] = transposed(*(const u32*)pair);
+            }
+            if (row < band && first + row < height && w < width) {
+                T* at = to + (i64)(row * width + w) * outer;
+                if (EVEN && outer % 4 == 0) {
+                    if (channel < outer) *(uint2*)at = make_uint2(four[0], four[1]);
+                } else {
                     #pragma unroll
-                    for (int n = 0; n < 4; n++) {
-                        Kind<T>::multiply(sum[m][2 * n], a, w[n][0], w[n][2]);
-                        Kind<T>::multiply(sum[m][2 * n + 1], a, w[n][1], w[n][3]);
-                    }
+                    for (int k = 0; k < 4; k++)
+                        if (channel + k < outer) at[k] = ((const T*)four)[k];
                 }
             }
-        }
-        T* to = out + (number * height + h) * width * outer;
-        #pragma unroll
-        for (int n = 0; n < 8; n++) {
-            const int co = blockIdx.y * 64 + n * 8 + lane % 4 * 2;
-            if (co >= outer) continue;
-            const bool two = co + 1 < outer;
-            const float one = Kind<T>::wide(bias[co]), other = two ? Kind<T>::wide(bias[co + 1]) : 0.0f;
-            #pragma unroll
-            for (int m = 0; m < 4; m++)
-                #pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    const int l = place + m * 16 + lane / 4 + half * 8;
-                    if (l >= width) continue;
-                    const float* found = sum[m][n] + 2 * half;
-                    T pair[2] = {Kind<T>::narrow(found[0] + one), Kind<T>::narrow(found[1] + other)};
-                    T* at = to + (i64)l * outer + co;
-                    if (EVEN && outer % 2 == 0) {
-                        *(u32*)at = *(const u32*)pair;
-                    } else {
-                        at[0] = pair[0];
-                        if (two) at[1] = pair[1];
-                    }
-                }
         }
     }
 }
 
 extern "C" __global__ void pack(
     const ELEMENT* weight, void* packed, int outer, int inner, int high, int steps, int count,
-    int by_outer, int by_inner, int by_row, int by_tap) {
-    pack_weights(weight, (uint4*)packed, outer, inner, high, steps, count, by_outer, by_inner, by_row, by_tap);
+    int by_outer, int by_inner, int by_row, int by_tap, int last) {
+    pack_weights(weight, (uint4*)packed, outer, inner, high, steps, count, by_outer, by_inner, by_row, by_tap, last);
 }
 extern "C" __global__ void __launch_bounds__(256, 1) even_56(
     const ELEMENT* x, const void* packed, const ELEMENT* bias, ELEMENT* out,
@@ -334,30 +352,32 @@ extern "C" __global__ void __launch_bounds__(256, 1) odd_256(
     convolve<ELEMENT, 8, 256, 264, false>(
         x, (const uint4*)packed, bias, out, inner, outer, height, width, high, steps, band);
 }
-extern "C" __global__ void __launch_bounds__(128, 2) last_even(
+extern "C" __global__ void __launch_bounds__(128, 3) last_even(
     const ELEMENT* x, const void* packed, const ELEMENT* bias, ELEMENT* out,
     int inner, int outer, int height, int width, int high, int steps, int band) {
     convolve_last<ELEMENT, true>(
         x, (const uint4*)packed, bias, out, inner, outer, height, width, high, steps, band);
 }
-extern "C" __global__ void __launch_bounds__(128, 2) last_odd(
+extern "C" __global__ void __launch_bounds__(128, 3) last_odd(
     const ELEMENT* x, const void* packed, const ELEMENT* bias, ELEMENT* out,
     int inner, int outer, int height, int width, int high, int steps, int band) {
     convolve_last<ELEMENT, false>(
         x, (const uint4*)packed, bias, out, inner, outer, height, width, high, steps, band);
 }
-"""
+""".replace("RESULTS", ", ".join(f"%{k}" for k in range(116))).replace(
+    "OPERANDS", ", ".join(f'"+f"(d[{k}])' for k in range(116))
+)
 MODULES = {
     torch.float16: load_cuda(SOURCE, flags=["-DELEMENT=__half"]),
     torch.bfloat16: load_cuda(SOURCE, flags=["-DELEMENT=__nv_bfloat16"]),
 }
 MOST = 227 << 10
+PLACES = 232
+"""Of a product of four warps, with channels last."""
 
 
-def chosen(module, width, steps, last, even):
-    """A kernel, and the bytes of shared memory that a row takes."""
-    if last:
-        return module.last_even if even else module.last_odd, (-(-width // 64) * 64 + 2) * (steps * 16 + 8) * 2
+def chosen(module, width, steps, even):
+    """A kernel for channels first, and the bytes of shared memory that a row takes."""
     if even and width <= 56:
         return module.even_56, steps * 16 * 56 * 2
     if even and 160 < width <= 200:
@@ -398,11 +418,18 @@ class ModelNew(nn.Module):
         groups = -(-outer // (64 if last else 16 * warps))
         count = max(groups * warps, -(-outer // 16)) * high * steps * 96
         packed = torch.empty(count * 8, dtype=x.dtype, device=x.device)
-        module.pack[(-(-count // 256),), (256,), 0](weight, packed, outer, inner, high, steps, count, *weight.stride())
+        module.pack[(-(-count // 256),), (256,), 0](
+            weight, packed, outer, inner, high, steps, count, *weight.stride(), int(last)
+        )  # fmt: skip
         even = (inner if last else width) % 8 == 0 and x.data_ptr() % 16 == 0
-        kernel, row = chosen(module, width, steps, last, even)
-        band = max(1, min(4 if last else BAND, height, ROOM * 1000 // row - high + 1))
-        shared = (band + high - 1) * row
+        if last:
+            kernel, cols = module.last_even if even else module.last_odd, width + 1
+            band = max(1, min(height, PLACES // cols))
+            shared = (-(-band * cols // PLACES) * PLACES + (high - 1) * cols + 2 | 1) * steps * 32
+        else:
+            kernel, row = chosen(module, width, steps, even)
+            band = max(1, min(BAND, height, ROOM * 1000 // row - high + 1))
+            shared = (band + high - 1) * row
         if width > 256 and not last or shared > MOST:
             raise NotImplementedError("rows of so many channels and places do not fit into shared memory")
         bands = -(-height // band)
