@@ -1,7 +1,8 @@
 """An implicit matrix product whose rows are the pixels of pooling windows: ReLU and maximum happen in its epilogue.
 
-The convolution's own result is never written. Few input channels are gathered as they lie; more are brought to channels
-last first (and the filters to taps first), so that a tap is a block of contiguous rows. Bound by the tensor cores.
+The convolution's own result is never written. Few input channels, and small problems, for which one launch takes the
+host longer than the device needs, are gathered as they lie; more are brought to channels last first (and the filters to
+taps first), so that a tap is a block of contiguous rows. Bound by the tensor cores.
 """
 
 import torch
@@ -15,6 +16,8 @@ COLS = 128
 INNER = 64
 WARPS = 8
 STAGES = 3
+GATHERED = 1 << 21
+"""So many elements of all pixels' windows, 512 of each at most, are gathered sooner than two more kernels launched."""
 
 
 @triton.jit
@@ -57,8 +60,7 @@ def _pixel(pooled, pooled_height, pooled_width, ROWS: tl.constexpr):
 
 @triton.jit
 def _finish(
-    total, bias, out, col, pooled, outer, image_step, window_step, col_step, windows,
-    ROWS: tl.constexpr, COLS: tl.constexpr,
+    total, bias, out, col, pooled, outer, windows, LAST: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr
 ):  # fmt: skip
     total += tl.load(bias + col, mask=col < outer, other=0.0).to(tl.float32)[None, :]
     total = tl.where(total < 0.0, 0.0, total)
@@ -66,45 +68,50 @@ def _finish(
     best_left, best_right = tl.split(_larger(upper, lower))
     best = _larger(best_left, best_right)
     window = tl.program_id(0) * (ROWS // 4) + tl.arange(0, ROWS // 4)
-    base = (window // windows).to(tl.int64) * image_step + window % windows * window_step
+    base = (window // windows).to(tl.int64) * (windows * outer)
     ok = (window < pooled)[:, None] & (col < outer)[None, :]
-    tl.store(out + base[:, None] + col.to(tl.int64)[None, :] * col_step, best, mask=ok)
+    if LAST:
+        at = (base + window % windows * outer)[:, None] + col[None, :]
+    else:
+        at = (base + window % windows)[:, None] + col.to(tl.int64)[None, :] * windows
+    tl.store(out + at, best, mask=ok)
 
 
 @triton.jit
 def _few(
-    x, weight, bias, out, pooled, inner, outer, height, width, pooled_height, pooled_width,
-    image_step, channel_step, row_step, pixel_step, out_image_step, out_window_step, out_col_step,
-    ROWS: tl.constexpr, COLS: tl.constexpr, TAPS: tl.constexpr, PRECISION: tl.constexpr,
+    x, weight, bias, out, pooled, inner, outer, height, width, LAST: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr, TAPS: tl.constexpr, CHUNKS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    image, y, left, ok = _pixel(pooled, pooled_height, pooled_width, ROWS)
+    image, y, left, ok = _pixel(pooled, height // 2, width // 2, ROWS)
     col = tl.program_id(1) * COLS + tl.arange(0, COLS)
-    tap = tl.arange(0, TAPS)
-    channel = tap // 9
-    above = y[:, None] + (tap % 9 // 3 - 1)[None, :]
-    beside = left[:, None] + (tap % 3 - 1)[None, :]
-    inside = ok[:, None] & (channel < inner)[None, :]
-    inside = inside & (above >= 0) & (above < height) & (beside >= 0) & (beside < width)
-    at = image.to(tl.int64)[:, None] * image_step + channel[None, :] * channel_step
-    a = tl.load(x + at + above * row_step + beside * pixel_step, mask=inside, other=0.0)
-    b = tl.load(
-        weight + col[None, :] * (inner * 9) + tap[:, None],
-        mask=(col < outer)[None, :] & (channel < inner)[:, None], other=0.0,
-    )  # fmt: skip
-    total = tl.dot(a, b, input_precision=PRECISION)
-    _finish(
-        total, bias, out, col, pooled, outer, out_image_step, out_window_step, out_col_step,
-        pooled_height * pooled_width, ROWS, COLS,
-    )  # fmt: skip
+    first = image.to(tl.int64)[:, None] * (inner * height * width)
+    total = tl.zeros([ROWS, COLS], tl.float32)
+    for chunk in tl.static_range(CHUNKS):
+        tap = chunk * TAPS + tl.arange(0, TAPS)
+        channel = tap // 9
+        above = y[:, None] + (tap % 9 // 3 - 1)[None, :]
+        beside = left[:, None] + (tap % 3 - 1)[None, :]
+        inside = ok[:, None] & (channel < inner)[None, :]
+        inside = inside & (above >= 0) & (above < height) & (beside >= 0) & (beside < width)
+        if LAST:
+            at = channel[None, :] + (above * width + beside) * inner
+        else:
+            at = (channel[None, :] * height + above) * width + beside
+        a = tl.load(x + first + at, mask=inside, other=0.0)
+        b = tl.load(
+            weight + col[None, :] * (inner * 9) + tap[:, None],
+            mask=(col < outer)[None, :] & (channel < inner)[:, None], other=0.0,
+        )  # fmt: skip
+        total = tl.dot(a, b, total, input_precision=PRECISION)
+    _finish(total, bias, out, col, pooled, outer, (height // 2) * (width // 2), LAST, ROWS, COLS)
 
 
 @triton.jit
 def _many(
-    x, weight, bias, out, pooled, pitch, broad, outer, height, width, pooled_height, pooled_width,
-    out_image_step, out_window_step, out_col_step,
+    x, weight, bias, out, pooled, pitch, broad, outer, height, width, LAST: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr, INNER: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    image, y, left, ok = _pixel(pooled, pooled_height, pooled_width, ROWS)
+    image, y, left, ok = _pixel(pooled, height // 2, width // 2, ROWS)
     col = tl.program_id(1) * COLS + tl.arange(0, COLS)
     place = tl.arange(0, INNER)
     pixel = (image.to(tl.int64) * height + y) * width + left
@@ -121,10 +128,7 @@ def _many(
         a = tl.load(xs + ((down * width + right) * pitch + start), mask=inside[:, None] & some[None, :], other=0.0)
         b = tl.load(ws + (tap * pitch + start) * broad, mask=some[:, None] & (col < broad)[None, :], other=0.0)
         total = tl.dot(a, b, total, input_precision=PRECISION)
-    _finish(
-        total, bias, out, col, pooled, outer, out_image_step, out_window_step, out_col_step,
-        pooled_height * pooled_width, ROWS, COLS,
-    )  # fmt: skip
+    _finish(total, bias, out, col, pooled, outer, (height // 2) * (width // 2), LAST, ROWS, COLS)
 
 
 class ModelNew(nn.Module):
@@ -145,23 +149,21 @@ class ModelNew(nn.Module):
         )  # fmt: skip
         if not out.numel():
             return out
-        windows = high * wide
-        pooled = batch * windows
-        steps = (windows * outer, outer, 1) if last else (windows * outer, 1, windows)
+        pooled = batch * high * wide
         single = x.dtype is torch.float32
         precision = "tf32x3" if single else "tf32"
         cols = max(16, min(COLS, triton.next_power_of_2(outer)))
         rows = 64 if single or pooled * 4 < 132 * ROWS else ROWS
         warps = WARPS if rows * cols >= 16384 else 4
-        grid = (triton.cdiv(pooled * 4, rows), triton.cdiv(outer, cols))
-        if inner * 9 <= 128:
-            taps = max(16, triton.next_power_of_2(inner * 9))
-            image, channel, line, pixel = (inner * height * width, height * width, width, 1)
-            if last:
-                channel, line, pixel = 1, width * inner, inner
-            _few[grid](
-                x, weight, bias, out, pooled, inner, outer, height, width, high, wide, image, channel, line, pixel,
-                *steps, ROWS=rows, COLS=cols, TAPS=taps, PRECISION=precision, num_warps=warps,
+        if inner * 9 <= 128 or (inner * 9 <= 512 and pooled * 4 * inner * 9 <= GATHERED):
+            taps = min(128, max(16, triton.next_power_of_2(inner * 9)))
+            chunks = triton.cdiv(inner * 9, taps)
+            if chunks > 1:  # small: tiles for more programs, and of no more elements at a time
+                rows, cols, taps, warps = 32, min(32, cols), 32 if single else 64, 4
+                chunks = triton.cdiv(inner * 9, taps)
+            _few[triton.cdiv(pooled * 4, rows), triton.cdiv(outer, cols)](
+                x, weight, bias, out, pooled, inner, outer, height, width,
+                LAST=last, ROWS=rows, COLS=cols, TAPS=taps, CHUNKS=chunks, PRECISION=precision, num_warps=warps,
             )  # fmt: skip
             return out
         pitch, broad = inner, triton.cdiv(outer, 16) * 16  # rows of filters and pixels begin at multiples of 16
@@ -178,8 +180,8 @@ class ModelNew(nn.Module):
             weight, filters, inner, outer, pitch, broad, BLOCK=1024, num_warps=4
         )
         deep = min(32 if single else INNER, max(16, triton.next_power_of_2(inner)))
-        _many[grid](
-            x, filters, bias, out, pooled, pitch, broad, outer, height, width, high, wide, *steps,
+        _many[triton.cdiv(pooled * 4, rows), triton.cdiv(outer, cols)](
+            x, filters, bias, out, pooled, pitch, broad, outer, height, width, LAST=last,
             ROWS=rows, COLS=cols, INNER=deep, PRECISION=precision, num_warps=warps, num_stages=2 if single else STAGES,
         )  # fmt: skip
         return out
