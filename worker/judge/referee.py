@@ -209,7 +209,7 @@ class Referee:
             with closing(trial):
                 self._verify(trial)
                 with self._lease.exclusive(), evaluation.stage("provenance"):
-                    provenance.check(trial, runner.artefacts)
+                    provenance.check(trial, runner.own_artefacts)
                 timings = self._time(trial)
                 evaluation.log = runner.log()
                 self._conclude(trial, timings)

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from worker.runner.kernelwright import BuildError, CompilerKilled, ToolchainMissing
 
 __all__ = [
+    "FORMS",
     "LANGUAGES",
     "BuildError",
     "CompilerKilled",
@@ -26,6 +27,8 @@ __all__ = [
 ]
 
 LANGUAGES = ("cpp", "cuda", "triton")
+FORMS = ("extension",)
+"""Other forms that a candidate's source may have: built like languages, and no target of a job."""
 _REPORTS = ("cpp_report", "cuda_ptx", "machine_code")
 """Built like languages, for the judge alone."""
 INPUT = "input"
@@ -71,8 +74,8 @@ class Language(Protocol):
 
 
 def language(name: str) -> Language:
-    """The language or report of that name. Raises UnknownLanguage."""
-    if name not in LANGUAGES + _REPORTS:
+    """The language, form or report of that name. Raises UnknownLanguage."""
+    if name not in LANGUAGES + FORMS + _REPORTS:
         raise UnknownLanguage(f"there is no kernel language {name!r}: use one of {', '.join(LANGUAGES)}")
     module = importlib.import_module(f"worker.languages.{name}")
     found: Language = module.LANGUAGE

@@ -29,6 +29,7 @@ from worker.runner import (
     compiled,
     eviction,
     examine,
+    extensions,
     hygiene,
     kernel_list,
     memory,
@@ -104,6 +105,9 @@ class Session:
 
     def __init__(self, control: socket.socket, bell: socket.socket) -> None:
         self.control, self.bell = control, bell
+        self._build = functools.partial(_built, control)
+        loader._set_builder(self._build)
+        sys.modules["kernelwright"] = loader
         self.device = "cpu"
         self.arenas: dict[str, memory.Arena] = {}
         self.subjects: dict[str, Subject] = {}
@@ -130,6 +134,8 @@ class Session:
     def load(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Execute a source as a module of its own."""
         name, tf32 = message["subject"], message.get("tf32", False)
+        if extensions.wanted(message["source"]):
+            extensions.install(self._build)
         self.subjects[name] = Subject(name, message["source"], message["class"], message["compile"], tf32=tf32)
         return {}
 
@@ -364,18 +370,13 @@ def _module_from(source: str, name: str) -> types.ModuleType:
     return module
 
 
-def _install_loader(control: socket.socket) -> None:
-    """Make `import kernelwright` work, its builds done by the judge's build broker outside the sandbox."""
-
-    def build(language: str, source: str, flags: Sequence[str]) -> str:
-        protocol.send_message(control, {"build": language, "source": source, "flags": list(flags)})
-        answer, fds = protocol.receive_message(control)
-        if "error" in answer:
-            raise loader.BuildError(answer["error"])
-        return str(_received(str(answer["name"]), fds[0]))
-
-    loader._set_builder(build)
-    sys.modules["kernelwright"] = loader
+def _built(control: socket.socket, language: str, source: str, flags: Sequence[str]) -> str:
+    """The path of what the judge's build broker builds outside the sandbox. Raises BuildError."""
+    protocol.send_message(control, {"build": language, "source": source, "flags": list(flags)})
+    answer, fds = protocol.receive_message(control)
+    if "error" in answer:
+        raise loader.BuildError(answer["error"])
+    return str(_received(str(answer["name"]), fds[0]))
 
 
 def _received(name: str, descriptor: int) -> Path:
@@ -402,7 +403,6 @@ def _report_failure(control: socket.socket, failure: BaseException) -> None:
 
 def serve(control: socket.socket, bell: socket.socket) -> int:
     """Serve the judge until it hangs up. Returns the exit code."""
-    _install_loader(control)
     session = Session(control, bell)
     handlers: dict[str, Callable[[dict[str, Any], list[int]], dict[str, Any]]] = {
         "arena": session.arena_,

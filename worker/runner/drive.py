@@ -1,7 +1,7 @@
 """One candidate in a plain process: `examine.sanitize` starts this under a sanitizer, in a folder that it prepared.
 
-The folder holds candidate.py, kernelwright.py and step.py (copies), builds.json (what the build broker had built) and
-job.pt (arguments, parameters, inputs). Writes outputs.pt. Uses the standard library and torch only.
+The folder holds candidate.py, copies of kernelwright.py, extensions.py and step.py, builds.json (what the build broker
+had built) and job.pt (arguments, parameters, inputs). Writes outputs.pt. Uses the standard library and torch only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ _CALLS = 2
 def main() -> None:
     """Load, construct, call twice and save the outputs."""
     sys.path.insert(0, str(Path.cwd()))
-    importlib.import_module("kernelwright")._set_builder(_builder(json.loads(Path("builds.json").read_text())))
+    build = _builder(json.loads(Path("builds.json").read_text()))
+    importlib.import_module("kernelwright")._set_builder(build)
+    extensions = importlib.import_module("extensions")
+    if extensions.wanted(Path("candidate.py").read_text(encoding="utf-8")):
+        extensions.install(build)
     job = torch.load("job.pt", weights_only=False)
     candidate = importlib.import_module("candidate")
     with torch.device(job["device"]):

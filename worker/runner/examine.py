@@ -31,7 +31,7 @@ DRIVE = (sys.executable, "-P", "drive.py")
 _SANITIZED = ("-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined")
 _SIDE_FILES = {
     name: Path(__file__).with_name(name).read_text(encoding="utf-8")
-    for name in ("drive.py", "kernelwright.py", "step.py")
+    for name in ("drive.py", "extensions.py", "kernelwright.py", "step.py")
 }
 """Read before the sandbox closes: the confined process cannot see this project's folder."""
 

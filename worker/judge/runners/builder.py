@@ -9,7 +9,7 @@ import torch
 
 from worker.judge.runners.sessions import Builder, BuildFailed
 from worker.judge.verdict import Fault, Verdict
-from worker.languages import LANGUAGES, BuildError, ToolchainMissing
+from worker.languages import FORMS, LANGUAGES, BuildError, ToolchainMissing
 from worker.languages.cache import BuildCache, BuildProcessFailed
 
 
@@ -18,10 +18,10 @@ def make_builder(cache: BuildCache, *, on_gpu: bool) -> Builder:
     arch_of_cuda = cuda_arch(on_gpu=on_gpu)
 
     def build(language: str, source: str, flags: list[str]) -> str:
-        if language not in LANGUAGES:
+        if language not in LANGUAGES + FORMS:
             raise BuildFailed(f"there is no kernel language {language!r}: use one of {', '.join(LANGUAGES)}")
         try:
-            arch = arch_of_cuda if language == "cuda" else "native"
+            arch = arch_of_cuda if language in ("cuda", *FORMS) else "native"
             return str(cache.build(language, source, flags, arch).path)
         except (ToolchainMissing, BuildProcessFailed) as broken:
             raise Fault(Verdict.INFRA_ERROR, f"this machine cannot build {language}: {broken}") from broken

@@ -17,6 +17,7 @@ from typing import Any
 from worker.judge.runners import placing, quiet
 from worker.judge.runners.freezing import Freezer
 from worker.judge.verdict import Fault, Verdict
+from worker.languages import FORMS
 from worker.runner import protocol, sandbox
 
 LOG_BYTES = 64 << 10
@@ -162,6 +163,11 @@ class Runner:
     def artefacts(self) -> list[Path]:
         """What was built for it."""
         return [Path(path) for _language, _source, _flags, path in self.builds]
+
+    @property
+    def own_artefacts(self) -> list[Path]:
+        """Those whose functions are all the candidate's: an extension has what torch's headers define as well."""
+        return [Path(path) for language, _source, _flags, path in self.builds if language not in FORMS]
 
     @contextlib.contextmanager
     def handed_builds(self) -> Iterator[tuple[list[list[Any]], tuple[int, ...]]]:
