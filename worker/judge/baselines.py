@@ -22,11 +22,14 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import structlog
 
 from problems.catalog import Spec
 from worker.judge.exhibits import Exhibits
+from worker.judge.numerics.truth import Case
+from worker.judge.reference.problem import Problem, call_reference
 from worker.judge.runners.bench import Contender, Workbench
 from worker.judge.runners.sessions import Runner
 from worker.judge.verdict import Fault, ReferenceFailed, Verdict
@@ -52,6 +55,30 @@ class Mode:
     tf32: bool = False
     model: str = "Model"
     """The class of the problem's file."""
+
+
+def compile_ahead(problem: Problem, hardware: str, device: str, seed: int, runner: Runner) -> None:
+    """Fill the compile cache of a problem's baselines in `runner`, with one set of inputs of each workload.
+
+    A judge that compiles only when it needs the baselines holds the inputs, truths and arenas of all workloads
+    meanwhile: 60 to 100 s in which others wait for a GPU's memory. Raises Fault, ReferenceFailed, and what torch raises
+    when a device's memory is full.
+    """
+    source = problem.outline.source
+    modes = [mode for mode in _modes(device, problem.spec) if mode.compile_mode is not None]
+    for mode in modes:
+        runner.ask(_loading(mode, source), _REFERENCE_LIMIT_S)
+    for workload in problem.workloads(hardware):
+        instance = problem.instance(workload, device, seed)
+        case = Case("ahead", instance.like, (), call_reference(instance.call, instance.like), (), (), ())
+        bench = Workbench(runner, instance, [case], device, 1)
+        try:
+            bench.write(0, 0)
+            for mode in modes:
+                bench.construct(mode.name, _REFERENCE_LIMIT_S)
+                bench.run(mode.name, 0, _COMPILE_LIMIT_S)
+        finally:
+            bench.close()
 
 
 class Record:
@@ -145,8 +172,7 @@ class Baselines:
         """Load, construct and warm one baseline on every workload; False (with the reason kept) when it fails."""
         place = self._place(mode.name)
         try:
-            message = {"op": "load", "subject": mode.name, "source": source, "class": mode.model}
-            place.runner.ask(message | {"compile": mode.compile_mode, "tf32": mode.tf32}, _REFERENCE_LIMIT_S)
+            place.runner.ask(_loading(mode, source), _REFERENCE_LIMIT_S)
             for bench in place.benches.values():
                 bench.construct(mode.name, _REFERENCE_LIMIT_S)
                 for number in reversed(range(min(_WARM_CASES, len(bench.cases)))):
@@ -178,6 +204,12 @@ class Baselines:
             )
         self._places[name] = shared
         return shared
+
+
+def _loading(mode: Mode, source: str) -> dict[str, Any]:
+    """The message that loads a baseline."""
+    message = {"op": "load", "subject": mode.name, "source": source, "class": mode.model}
+    return message | {"compile": mode.compile_mode, "tf32": mode.tf32}
 
 
 def _modes(device: str, spec: Spec) -> list[Mode]:

@@ -19,7 +19,7 @@ import structlog
 import torch
 
 from worker.judge import ahead, artefacts, environment
-from worker.judge.baselines import Baselines, Record
+from worker.judge.baselines import Baselines, Record, compile_ahead
 from worker.judge.certificate.certify import certify
 from worker.judge.certificate.parts import RefereeParts
 from worker.judge.certificate.system import control
@@ -45,11 +45,13 @@ from worker.judge.timing.pace import THOROUGH, USUAL, Pace
 from worker.judge.timing.races import Timer, Timings
 from worker.judge.trial import CONSTRUCT_LIMIT_S, FIRST_RUN_LIMIT_S, SUBJECT, Trial
 from worker.judge.tuning import Tuning, TuningParts
-from worker.judge.verdict import Fault, Verdict
+from worker.judge.verdict import Fault, ReferenceFailed, Verdict
 from worker.profile.ladder import Profiler
 
 log = structlog.get_logger()
 
+_AHEAD_SHARE = 0.25
+"""Of what judging takes of a GPU's memory: what compiling the baselines takes, on one set of inputs, not 4 to 15."""
 _MACHINE = ("device", "cpu", "cores", "torch", "triton")
 """What a baseline's latency depends on beside the problem."""
 
@@ -340,28 +342,49 @@ class Referee:
         """The live baselines, made on first use and again after their runner died; `lend`: is told of their runners."""
         if self._baselines is None or self._baselines.dead:
             name = exhibits.problem.outline.source_hash
-            folder, suffix = self.processes.compile_cache(name).parent, ".eager" if self._options.eager_only else ""
-            record = Record(folder / f"{name}.{self._machine()}{suffix}.json")
 
             def spawn() -> Runner:
                 runner = self.processes.baseline_runner(name)
                 lend(runner)
                 return runner
 
-            self._baselines = Baselines(exhibits, spawn, record, eager_only=self._options.eager_only)
+            self._baselines = Baselines(exhibits, spawn, self._record(name), eager_only=self._options.eager_only)
         return self._baselines
+
+    def _record(self, name: str) -> Record:
+        """What the baselines of a problem took when all of them were raced, if they were."""
+        folder, suffix = self.processes.compile_cache(name).parent, ".eager" if self._options.eager_only else ""
+        return Record(folder / f"{name}.{self._machine()}{suffix}.json")
 
     def _prepare(self, request: EvaluationRequest, seed: int) -> Exhibits:
         problem = Problem(request.problem_source, request.problem_name)
+        if self._on_gpu and not self._options.eager_only and not self._record(problem.outline.source_hash).latency_us:
+            self._compile_ahead(problem, request.hardware, seed)
         self._take_room(problem, request.hardware)
         with self._lease.shared():
             return Exhibits(problem, request.hardware if self._on_gpu else "cpu", self.device, seed)
 
-    def _take_room(self, problem: Problem, hardware: str) -> None:
-        """Wait until the device's memory has room for this problem."""
+    def _compile_ahead(self, problem: Problem, hardware: str, seed: int) -> None:
+        """Have the baselines compiled while this judge holds little of the device's memory. A failure costs nothing:
+        what is not in the cache then is compiled when it is needed."""
+        self._take_room(problem, hardware, _AHEAD_SHARE)
+        try:
+            with self._lease.lent(counted=False) as lend:
+                runner = self.processes.baseline_runner(problem.outline.source_hash)
+                try:
+                    lend(runner)
+                    compile_ahead(problem, hardware, self.device, seed, runner)
+                finally:
+                    runner.close()
+        except (Fault, ReferenceFailed, torch.OutOfMemoryError) as failure:
+            log.warning("baselines.not_compiled_ahead", reason=str(failure)[:300])
+        self._trim()
+
+    def _take_room(self, problem: Problem, hardware: str, share: float = 1.0) -> None:
+        """Wait until the device's memory has room for this problem, or for so much of it."""
         if self._room is not None:
             compiled = not self._options.eager_only
-            self._room.take(expected_bytes(problem, hardware, self.device, compiled=compiled))
+            self._room.take(int(share * expected_bytes(problem, hardware, self.device, compiled=compiled)))
 
     def _again(self, request: EvaluationRequest) -> Evaluation:
         """A second judgement that shares nothing with the first but the device: new seeds, parameters and processes."""

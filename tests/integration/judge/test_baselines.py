@@ -1,11 +1,11 @@
-"""Baselines are compiled before the race, also those whose sizes depend on values."""
+"""Baselines are compiled before the race, also those whose sizes depend on values, and once only."""
 
 from __future__ import annotations
 
 import random
 from pathlib import Path
 
-from worker.judge.baselines import Baselines, Record
+from worker.judge.baselines import Baselines, Record, compile_ahead
 from worker.judge.exhibits import Exhibits
 from worker.judge.reference.problem import Problem
 from worker.judge.runners.processes import Processes, RefereeOptions
@@ -38,6 +38,48 @@ def get_inputs(rows=40):
 def get_init_inputs():
     return []
 """
+
+PLAIN = """
+import torch
+from torch import nn
+from torch._dynamo.callback import on_compile_end
+
+SPEC = {"workloads": [{"name": "few", "params": {"rows": 40}}, {"name": "many", "params": {"rows": 90}}]}
+
+@on_compile_end
+def tell(*_what):
+    counted = torch._dynamo.utils.counters["inductor"]
+    print("hits", counted["fxgraph_cache_hit"], "misses", counted["fxgraph_cache_miss"], flush=True)
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, dim=-1)
+
+def get_inputs(rows=40):
+    return [torch.rand(rows, 8)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_what_was_compiled_ahead_is_not_compiled_again(tmp_path: Path) -> None:
+    processes = Processes(RefereeOptions(tmp_path, "cpu"), on_gpu=False)
+    problem = Problem(PLAIN, "plain")
+    baselines = None
+    try:
+        ahead = processes.baseline_runner("plain")
+        compile_ahead(problem, "cpu", "cpu", 3, ahead)
+        assert "hits 0 misses 2" in ahead.log()
+        ahead.close()
+        exhibits = Exhibits(problem, "cpu", "cpu", 7)
+        baselines = Baselines(exhibits, lambda: processes.baseline_runner("plain"), Record(tmp_path / "record.json"))
+        assert baselines.missing == {}
+        assert any("hits 2 misses 0" in each.log() for each in baselines.runners)
+    finally:
+        if baselines is not None:
+            baselines.close()
+        processes.close()
 
 
 def test_nothing_is_compiled_in_a_race(tmp_path: Path) -> None:
