@@ -18,6 +18,7 @@ from worker.profile import host
 _PROBE_BYTES = {"cpu": 128 << 20, "cuda": 1 << 30}
 """Per buffer: well beyond any last-level cache, and small beside a device's memory."""
 _PROBE_SIZE = {"cpu": 1024, "cuda": 8192}
+_SMALL_PRODUCT = 64
 _REPEATS = 6
 _UNKNOWN_CACHE_BYTES = 64 << 20
 """For a processor that does not say: as large as common ones, so that nothing is called too fast by mistake."""
@@ -105,14 +106,20 @@ class Ceilings:
     def _measure_eight_bits(self) -> float:
         size, one = _PROBE_SIZE[self._kind], torch.ones((), device=self.device)
         widened = self.flops_per_s(torch.float16 if self._kind == "cuda" else torch.float32)
-        left, right = (torch.randn(size, size, device=self.device).to(torch.float8_e4m3fn) for _side in range(2))
-        # Both types of 8 bits have one rate, and torch multiplies no two matrices of e5m2.
-        multiply = functools.partial(torch._scaled_mm, left, right.t(), one, one, out_dtype=torch.bfloat16)
-        try:
+
+        def rate(size: int) -> float:
+            left, right = (torch.randn(size, size, device=self.device).to(torch.float8_e4m3fn) for _side in range(2))
+            # Both types of 8 bits have one rate, and torch multiplies no two matrices of e5m2.
+            multiply = functools.partial(torch._scaled_mm, left, right.t(), one, one, out_dtype=torch.bfloat16)
             multiply()
+            return 2.0 * size**3 / self._best_s(multiply, 1)
+
+        try:
+            # A CPU without the instruction multiplies number by number: 46 s for the whole product (measured).
+            hopeless = self._kind == "cpu" and rate(_SMALL_PRODUCT) < widened / 4
+            return widened if hopeless else max(widened, rate(size))
         except RuntimeError:  # no such instruction
             return widened
-        return max(widened, 2.0 * size**3 / self._best_s(multiply, 1))
 
     def _best_s(self, call: Callable[[], object], calls: int) -> float:
         run = self._repeated(call, calls)
