@@ -1,52 +1,84 @@
-"""What a call of a known number of bytes takes on a GPU, cold, by several clocks: is what a chain adds the clock's?
+"""What a call of a known number of bytes takes on a GPU, cold, by several clocks, from memory of several kinds.
 
-    python -m benchmarks.cold_calls --out FILE            # one GPU, a minute
+    python -m benchmarks.cold_calls --out FILE            # one GPU, a minute or two
 
-A copy and two sums of 32 to 512 MB are timed by device events behind two ways to evict the L2 cache, and as the judge
-does it: a chain of calls, each behind an eviction (`worker.runner.eviction`), less the evictions alone. The rows differ
-in one thing each: where the inputs lie (torch's allocator, or memory that the judge would share), how many sets of them
-go in turn, what evicts, and whether clean lines are left behind.
+Kernels that read 512 MB far apart at any moment take 200 us in the judge, and those that read it in order 130 (H200).
+The rows differ in one thing each:
+
+    memory     torch: its allocator's; own: an arena of this process; opened: an arena of another process, as runners
+               have it (a legacy IPC handle); mapped: of another process too, through a file descriptor, in 2 MB pages
+    sets       so many sets of inputs go in turn
+    left       what the eviction leaves in the L2 cache: half-written lines, or clean ones
+    events_us  between two device events behind an eviction
+    chain_us   in a chain of calls, each behind an eviction, less the evictions (`worker.judge.timing.clocks`)
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
+import os
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from worker.runner import eviction, memory
 
-SIZES = (32 << 20, 128 << 20, 512 << 20)
-_REPEATS, _CALLS = 7, 24
-_SETS = 4
+NBYTES = 512 << 20
+SETS = 4
+_REPEATS, _CALLS = 5, 24
+_GRANULE = 2 << 20
 
 Call = Callable[[torch.Tensor], object]
+
+
+class Bytes(Protocol):
+    """Device memory."""
+
+    bytes: torch.Tensor
 
 
 def main() -> int:
     """Measure all, print a line for each, and store them."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cold_calls")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--handle", help="of memory that another process made: this is its child")
     options = parser.parse_args()
     rows = []
-    for row in measured():
+    for row in _opened(json.loads(options.handle)) if options.handle else everything():
         rows.append(row)
         sys.stdout.write(json.dumps(row) + "\n")
         sys.stdout.flush()
-    found = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}
-    options.out.write_text(json.dumps(found, indent=1) + "\n")
+    if options.out:
+        found = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}
+        options.out.write_text(json.dumps(found, indent=1) + "\n")
     return 0
 
 
-def measured() -> Iterator[dict[str, Any]]:
-    """A row for each size, operation and way."""
+def everything() -> Iterator[dict[str, Any]]:
+    """A row for each kind of memory, operation, number of sets and eviction."""
+    yield from measured("torch", [torch.empty(NBYTES // 4, device="cuda:0") for _set in range(SETS)])
+    arena = memory.create(SETS * NBYTES, "cuda:0")
+    yield from measured("own", _sets_of(arena))
+    told, _none = arena.handle()
+    yield from _in_child(told, ())
+    arena.close()
+    mapped = Mapped.create(SETS * NBYTES)
+    descriptor = mapped.export()
+    yield from _in_child({"kind": "mapped", "descriptor": descriptor}, (descriptor,))
+
+
+def measured(kind: str, inputs: list[torch.Tensor]) -> Iterator[dict[str, Any]]:
+    """The rows of one kind of memory."""
+    for values in inputs:
+        values.uniform_()
     arena = memory.create(eviction.BYTES, "cuda:0")
     evictor = eviction.Evictor(arena.bytes)
     clean = torch.ones(eviction.BYTES // 8, dtype=torch.int32, device="cuda:0")
@@ -58,36 +90,31 @@ def measured() -> Iterator[dict[str, Any]]:
         evict()
         torch.sum(clean)
 
-    for nbytes in SIZES:
-        shared = memory.create(_SETS * nbytes, "cuda:0")
-        places = {
-            "torch": [torch.rand(nbytes // 4, device="cuda:0") for _set in range(_SETS)],
-            "shared": [shared.bytes[index * nbytes :][:nbytes].view(torch.float32) for index in range(_SETS)],
-        }
-        for own in places["shared"]:
-            own.uniform_()
-        for name, call, moved in _operations(nbytes):
-            for place, inputs in places.items():
-                for sets in (1, _SETS):
-                    fixed = {"operation": name, "mb": nbytes >> 20, "place": place, "sets": sets}
-                    for way, before in (("dirty", evict), ("clean", evict_clean)):
-                        by_events, by_chain = _by_events(call, inputs[:sets], before), _by_chain(
-                            call, inputs[:sets], before
-                        )  # fmt: skip
-                        figures = {"events_us": by_events, "chain_us": by_chain, "tb_per_s": moved / by_chain / 1e6}
-                        yield fixed | {"left": way} | {key: round(value, 2) for key, value in figures.items()}
-        del places, inputs, own
-        shared.close()
-    arena.close()
+    for name, call, moved in _operations():
+        for sets in (1, SETS):
+            for left, before in (("dirty", evict), ("clean", evict_clean)):
+                if left == "clean" and sets > 1:
+                    continue
+                by_events, by_chain = (clock(call, inputs[:sets], before) for clock in (_by_events, _by_chain))
+                yield {
+                    "memory": kind,
+                    "operation": name,
+                    "sets": sets,
+                    "left": left,
+                    "events_us": round(by_events, 1),
+                    "chain_us": round(by_chain, 1),
+                    "tb_per_s": round(moved / by_chain / 1e6, 2),
+                }
 
 
-def _operations(nbytes: int) -> list[tuple[str, Call, float]]:
+def _operations() -> list[tuple[str, Call, float]]:
     """(name, call, bytes that it moves)."""
-    out = torch.empty(nbytes // 4, device="cuda:0")
+    out = torch.empty(NBYTES // 4, device="cuda:0")
     return [
-        ("copy", out.copy_, 2.0 * nbytes),
-        ("sum", torch.sum, float(nbytes)),
-        ("sum of columns", lambda x: torch.sum(x.view(-1, 4096), dim=0), float(nbytes)),
+        ("copy", out.copy_, 2.0 * NBYTES),
+        ("sum of rows of 32 KB", lambda x: torch.sum(x.view(-1, 8192), dim=1), float(NBYTES)),
+        ("sum of columns, rows of 32 KB", lambda x: torch.sum(x.view(-1, 8192), dim=0), float(NBYTES)),
+        ("sum of columns, rows of 8 MB", lambda x: torch.sum(x.view(64, -1), dim=0), float(NBYTES)),
     ]
 
 
@@ -124,6 +151,94 @@ def _by_chain(call: Call, inputs: list[torch.Tensor], before: Callable[[], None]
 
     taken = [chain(calls=True) - chain(calls=False) for _repeat in range(_REPEATS)]
     return statistics.median(taken) / _CALLS * 1e6
+
+
+# --- memory of another process ----------------------------------------------------------------------------------------
+
+
+def _in_child(told: dict[str, Any], descriptors: tuple[int, ...]) -> Iterator[dict[str, Any]]:
+    """What another process measures in memory of this one."""
+    command = [sys.executable, "-m", "benchmarks.cold_calls", "--handle", json.dumps(told)]
+    done = subprocess.run(command, pass_fds=descriptors, capture_output=True, text=True, check=False)
+    sys.stderr.write(done.stderr[-2000:])
+    yield from (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
+
+
+def _opened(told: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if told["kind"] == "mapped":
+        yield from measured("mapped", _sets_of(Mapped.open(told["descriptor"], SETS * NBYTES)))
+    else:
+        yield from measured("opened", _sets_of(memory.open_arena(told, [])))
+
+
+def _sets_of(arena: Bytes) -> list[torch.Tensor]:
+    return [arena.bytes[index * NBYTES :][:NBYTES].view(torch.float32) for index in range(SETS)]
+
+
+class _Location(ctypes.Structure):
+    _fields_ = (("type", ctypes.c_int), ("id", ctypes.c_int))
+
+
+class _Properties(ctypes.Structure):
+    """CUmemAllocationProp."""
+
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("handles", ctypes.c_int),
+        ("location", _Location),
+        ("metadata", ctypes.c_void_p),
+        ("flags", ctypes.c_ubyte * 8),
+    )
+
+
+class _Access(ctypes.Structure):
+    """CUmemAccessDesc."""
+
+    _fields_ = (("location", _Location), ("flags", ctypes.c_int))
+
+
+_DEVICE = _Location(1, 0)
+_PINNED, _DESCRIPTOR, _READ_WRITE = 1, 1, 3
+
+
+class Mapped:
+    """Device memory by the driver's virtual memory calls, which travels as a file descriptor."""
+
+    def __init__(self, handle: int, nbytes: int) -> None:
+        self._handle, size = ctypes.c_uint64(handle), ctypes.c_size_t(nbytes)
+        pointer, none = ctypes.c_uint64(), ctypes.c_uint64(0)
+        memory._driver("cuMemAddressReserve", ctypes.byref(pointer), size, ctypes.c_size_t(_GRANULE), none, none)
+        memory._driver("cuMemMap", pointer, size, ctypes.c_size_t(0), self._handle, none)
+        access = _Access(_DEVICE, _READ_WRITE)
+        memory._driver("cuMemSetAccess", pointer, size, ctypes.byref(access), ctypes.c_size_t(1))
+        self.bytes = torch.as_tensor(memory._DeviceBytes(pointer.value, nbytes), device="cuda:0")
+
+    @classmethod
+    def create(cls, nbytes: int) -> Mapped:
+        """Allocate."""
+        torch.empty(1, device="cuda:0")  # makes torch's context current
+        handle = ctypes.c_uint64()
+        properties = _Properties(_PINNED, _DESCRIPTOR, _DEVICE)
+        size, none = ctypes.c_size_t(nbytes), ctypes.c_uint64(0)
+        memory._driver("cuMemCreate", ctypes.byref(handle), size, ctypes.byref(properties), none)
+        return cls(handle.value, nbytes)
+
+    @classmethod
+    def open(cls, descriptor: int, nbytes: int) -> Mapped:
+        """Map another process's allocation."""
+        torch.empty(1, device="cuda:0")
+        handle, given = ctypes.c_uint64(), ctypes.c_void_p(descriptor)
+        memory._driver("cuMemImportFromShareableHandle", ctypes.byref(handle), given, ctypes.c_int(_DESCRIPTOR))
+        os.close(descriptor)
+        return cls(handle.value, nbytes)
+
+    def export(self) -> int:
+        """A descriptor of it, for a child."""
+        descriptor, none = ctypes.c_int(), ctypes.c_uint64(0)
+        what = ctypes.c_int(_DESCRIPTOR)
+        memory._driver("cuMemExportToShareableHandle", ctypes.byref(descriptor), self._handle, what, none)
+        os.set_inheritable(descriptor.value, True)
+        return descriptor.value
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.record.plan import plan
+
 NAME = "README.md"
 
 
@@ -85,17 +87,33 @@ def missing(folder: Path, results: Sequence[Result]) -> list[str]:
     return sorted({path.name.split(".")[0] for path in folder.glob("*.*.json")} - known)
 
 
+def not_run(folder: Path) -> list[str]:
+    """Bundled operators for the same hardware that have no results here."""
+    files = sorted(folder.glob("*.*.json"))
+    if not files:
+        return []
+    hardware = json.loads(files[0].read_text())["job"]["target"]["hardware"]
+    return sorted({entry.problem for entry in plan(hardware)} - {path.name.split(".")[0] for path in files})
+
+
 def write_tables(folder: Path) -> None:
     """Write the tables beside the results."""
     results = read_results(folder)
-    lines = [*summary(results, missing(folder, results)), "", *_suite(results), "", *_losses(results), ""]
+    lines = [
+        *summary(results, missing(folder, results), not_run(folder)),
+        "",
+        *_suite(results),
+        "",
+        *_losses(results),
+        "",
+    ]
     for result in results:
         lines += [*_operator(result), ""]
     (folder / NAME).write_text("\n".join(lines))
 
 
-def summary(results: Sequence[Result], without: Sequence[str] = ()) -> Iterator[str]:
-    """The figures of the whole suite."""
+def summary(results: Sequence[Result], without: Sequence[str] = (), unseen: Sequence[str] = ()) -> Iterator[str]:
+    """The figures of the whole suite; `without`: operators without a kernel, `unseen`: not run yet."""
     speedups = [result.dispatched for result in results]
     faster = sum(result.dispatched > 1.0 for result in results)
     bound_by_memory = [
@@ -103,15 +121,17 @@ def summary(results: Sequence[Result], without: Sequence[str] = ()) -> Iterator[
     ]
     rows = [row for result in results for row in result.rows]
     everywhere = sum(all(row.ci95[0] > 1.0 for row in result.rows) for result in results)
-    total = len(results) + len(without)
+    total = len(results) + len(without) + len(unseen)
     yield "| figure | seen |"
     yield "|---|---|"
     yield f"| operators with a certified kernel | {sum(each.certified for each in results)} of {total} |"
     if without:
         yield f"| without a kernel | {', '.join(without)} |"
+    if unseen:
+        yield f"| not run yet | {len(unseen)} |"
     if not results:
         return
-    yield f"| geomean speedup over the suite, after dispatch | {_geomean(speedups):.2f}x |"
+    yield f"| geomean speedup over those that were run, after dispatch | {_geomean(speedups):.2f}x |"
     yield f"| median | {statistics.median(speedups):.2f}x |"
     yield f"| operators faster than every baseline | {faster} of {total} ({faster / total:.0%}) |"
     yield f"| of them on every workload, beyond the interval | {everywhere} |"
@@ -163,6 +183,7 @@ def _operator(result: Result) -> Iterator[str]:
 def _result(document: dict[str, Any]) -> Result:
     best, job = document["best"], document["job"]
     report = best["report"]
+    light = {point["name"]: point["sol_fraction"] for point in _roofs(document)}
     return Result(
         problem=job["problem"]["name"],
         language=job["target"]["language"],
@@ -177,7 +198,7 @@ def _result(document: dict[str, Any]) -> Result:
                 speedup=row["speedup"],
                 ci95=(row["ci95"][0], row["ci95"][1]),
                 baseline=row["baseline"],
-                sol_fraction=row.get("sol_fraction"),
+                sol_fraction=light.get(row["name"], row.get("sol_fraction")),
                 panel_us=document["panel"].get(row["name"], row["baselines_us"]),
             )
             for row in report["workloads"]
@@ -187,10 +208,16 @@ def _result(document: dict[str, Any]) -> Result:
 
 def _bound(document: dict[str, Any]) -> str:
     """Which ceiling is the nearer for most workloads, by the certificate's roofline; else the profile's word."""
-    roofline = (document.get("certificate") or {}).get("roofline") or {}
-    bounds = [point["bound"] for point in roofline.get("points", ())]
+    bounds = [point["bound"] for point in _roofs(document)]
     profile = document["best"]["report"].get("profile") or {}
     return statistics.mode(bounds) if bounds else str(profile.get("bound", ""))
+
+
+def _roofs(document: dict[str, Any]) -> Sequence[dict[str, Any]]:
+    """The workloads on the certificate's roofline, which counts inputs, parameters and outputs once each. What a report
+    calls the speed of light counts only bytes that provably move: a gradient that cannot be probed proves none."""
+    points: Sequence[dict[str, Any]] = ((document.get("certificate") or {}).get("roofline") or {}).get("points", ())
+    return points
 
 
 def _own_share(report: dict[str, Any]) -> float | None:

@@ -96,10 +96,11 @@ def store(folder: Path, entry: Entry, rows: list[dict[str, Any]] | None, *, roof
     share = {"name": "own kernel share", "passed": True, "detail": "", "figures": {"share": 0.97}}
     report = {"workloads": rows, "profile": {"bound": "memory"}, "checks": [share]}
     best = {"timed": True, "proposer": "ask/tell", "report": report}
+    points = [{"name": f"w{index}", "bound": bound, "sol_fraction": 0.5} for index, bound in enumerate(roofs or ())]
     document = {
-        "job": {"problem": {"name": entry.problem}, "target": {"language": entry.language}},
+        "job": {"problem": {"name": entry.problem}, "target": {"hardware": "nvidia-h200", "language": entry.language}},
         "best": None if rows is None else best,
-        "certificate": {"certified": True, "roofline": {"points": [{"bound": bound} for bound in roofs or ()]}},
+        "certificate": {"certified": True, "roofline": {"points": points}},
         "panel": {},
     }
     (folder / entry.file).write_text(json.dumps(document))
@@ -111,11 +112,12 @@ def test_the_tables_tell_wins_and_losses_and_what_is_missing(tmp_path: Path) -> 
     )
     store(tmp_path, Entry("softmax", "cuda", ()), [row("a", 1.5, 1.4, 1.6), row("b", 1.5, 1.4, 1.6)])
     store(tmp_path, Entry("topk", "triton", ()), None)
-    store(tmp_path, Entry("matmul", "triton", ()), [row("a", 1.0, 0.9, 1.1)], roofs=["memory", "compute", "compute"])
+    store(tmp_path, Entry("matmul", "triton", ()), [row("w0", 1.0, 0.9, 1.1)], roofs=["memory", "compute", "compute"])
     results = read_results(tmp_path)
     assert [(each.problem, each.language) for each in results] == [("matmul", "triton"), ("softmax", "triton")]
     matmul, softmax = results
     assert (matmul.bound, softmax.bound) == ("compute", "memory")
+    assert matmul.sol_fraction == 0.5, "the certificate's"
     assert (softmax.dispatched, softmax.sol_fraction, softmax.own_share) == (pytest.approx(2.0), 0.9, 0.97)
     assert softmax.speedup == pytest.approx(2**0.5)
     assert [each.loses for each in softmax.rows] == [False, True] and not matmul.rows[0].loses
@@ -127,4 +129,4 @@ def test_the_tables_tell_wins_and_losses_and_what_is_missing(tmp_path: Path) -> 
     write_tables(tmp_path)
     page = (tmp_path / NAME).read_text()
     assert "- `softmax` b: 0.50x [0.40, 0.60] of compile" in page
-    assert "| without a kernel | topk |" in page and "### matmul" in page
+    assert "| without a kernel | topk |" in page and "### matmul" in page and "| not run yet | " in page
