@@ -42,8 +42,8 @@ sys.path[:] = json.loads(sys.argv[1])
 from worker.languages.confined import main
 sys.exit(main())
 """
-_TIMES_AS_LONG = {"extension": 5}
-"""What may take longer than the rest: torch's headers alone cost 20 s."""
+_TIMES_AS_MUCH = {"extension": 5}
+"""What may take more time and memory than the rest: torch's headers cost 20 s, torch itself gigabytes of addresses."""
 _OUTCOMES = {"refused": BuildError, "killed": CompilerKilled, "missing": ToolchainMissing}
 
 
@@ -114,8 +114,9 @@ class BuildCache:
         log = self._recall(path)
         cached = log is not None
         if log is None:
-            cpu_s = int(self.timeout_s * _TIMES_AS_LONG.get(request.language, 1)) + 1
-            confined = replace(request, cpu_s=cpu_s, memory_bytes=self.memory_bytes, file_bytes=_MAX_ARTEFACT_BYTES)
+            times = _TIMES_AS_MUCH.get(request.language, 1)
+            cpu_s, memory_bytes = int(times * self.timeout_s) + 1, times * self.memory_bytes
+            confined = replace(request, cpu_s=cpu_s, memory_bytes=memory_bytes, file_bytes=_MAX_ARTEFACT_BYTES)
             log = self._build(confined, path)
             self.evict()
         return Built(path, log, cached, time.monotonic() - started)

@@ -20,7 +20,7 @@ from typing import Any
 from worker.languages import cpp, cuda
 from worker.languages.flags import FlagRefused
 from worker.runner import kernelwright
-from worker.runner.extensions import C_FLAG, CUDA_FLAG
+from worker.runner.extensions import C_FLAG, CUDA_FLAG, NAME, OF_THE_BUILD
 
 _JOBS = 4
 """Compilers at once: there are two files, and one of them may be split by torch."""
@@ -52,7 +52,7 @@ class Extension:
     def build(self, source: str, flags: Sequence[str], arch: str, out_dir: Path) -> Path:
         """`<name>.so` for `arch` (sm_90a, ...), where there are CUDA sources. Raises BuildError, ToolchainMissing."""
         of_c, of_cuda = _split(self.check_flags(flags))
-        what = json.loads(source)
+        what = _arguments(source)
         os.environ["TORCH_CUDA_ARCH_LIST"] = _arch_list(arch)
         os.environ["MAX_JOBS"] = str(_JOBS)
         tools = _cpp_extension()
@@ -73,6 +73,23 @@ class Extension:
             return {"available": True, "compiler": self.toolchain(), "cuda": _cuda_compiler() is not None}
         except (kernelwright.ToolchainMissing, importlib.metadata.PackageNotFoundError) as missing:
             return {"available": False, "why": str(missing)}
+
+
+def _arguments(source: str) -> dict[str, Any]:
+    """`load_inline`'s, if they are such as a runner sends: it is untrusted, and others would set paths and libraries.
+
+    Raises BuildError.
+    """
+    try:
+        what = json.loads(source)
+        texts = [what["cpp_sources"], what["cuda_sources"]]
+        known = what.keys() <= OF_THE_BUILD | {"name", "cpp_sources", "cuda_sources"}
+        plain = all(isinstance(text, str) for group in texts for text in group)
+        if not (known and plain and isinstance(what["name"], str) and NAME.fullmatch(what["name"])):
+            raise ValueError("an argument is missing, unknown or of another type")
+    except (ValueError, TypeError, KeyError, AttributeError) as malformed:
+        raise kernelwright.BuildError(f"no arguments of load_inline: {malformed}") from malformed
+    return dict(what)
 
 
 def _split(flags: Sequence[str]) -> tuple[list[str], list[str]]:

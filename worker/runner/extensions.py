@@ -21,10 +21,11 @@ LANGUAGE = "extension"
 C_FLAG, CUDA_FLAG = "c:", "cuda:"
 """What a flag in a request begins with: whose it is."""
 
-_OF_THE_BUILD = frozenset({"functions", "with_cuda", "with_pytorch_error_handling", "no_implicit_headers"})
+OF_THE_BUILD = frozenset({"functions", "with_cuda", "with_pytorch_error_handling", "no_implicit_headers"})
 """Arguments that say what is to be built."""
 _WITHOUT_EFFECT = frozenset({"verbose", "keep_intermediates", "use_pch"})
-_NAME = re.compile(r"[A-Za-z_]\w*")
+NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+"""Of the module."""
 
 
 def wanted(source: str) -> bool:
@@ -60,11 +61,11 @@ def _request(
         *(f"{C_FLAG}{flag}" for flag in options.get("extra_cflags") or ()),
         *(f"{CUDA_FLAG}{flag}" for flag in options.get("extra_cuda_cflags") or ()),
     ]
-    known = _OF_THE_BUILD | _WITHOUT_EFFECT | {"extra_cflags", "extra_cuda_cflags"}
-    if not _NAME.fullmatch(name) or any(value for option, value in options.items() if option not in known):
+    known = OF_THE_BUILD | _WITHOUT_EFFECT | {"extra_cflags", "extra_cuda_cflags"}
+    if not NAME.fullmatch(name) or any(value for option, value in options.items() if option not in known):
         return None
     what = {"name": name, "cpp_sources": _texts(cpp_sources), "cuda_sources": _texts(cuda_sources)}
-    what |= {option: options[option] for option in sorted(_OF_THE_BUILD & options.keys())}
+    what |= {option: options[option] for option in sorted(OF_THE_BUILD & options.keys())}
     return json.dumps(what, sort_keys=True), tuple(flags)
 
 
