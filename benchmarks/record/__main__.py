@@ -5,6 +5,7 @@
     python -m benchmarks.record run --out results --problems softmax,layernorm --evaluators 4
     python -m benchmarks.record run --out results --hardware cpu    # the C++ kernels, on this machine's CPU
     python -m benchmarks.record tables --out results                # what the results say, as Markdown
+    python -m benchmarks.record look --problems softmax             # proposals on this GPU without the judge
 
 `run` starts a service of its own (`kernelwright up`), submits a job for each operator and language that has proposals
 in `benchmarks/record/proposals/<problem>/`, and answers its questions with them, as an outside agent does
@@ -20,6 +21,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from benchmarks.record.look import look
 from benchmarks.record.plan import plan
 from benchmarks.record.run import run
 from benchmarks.record.tables import write_tables
@@ -34,6 +36,11 @@ def main() -> int:
         return 0
     hardware = options.hardware or next((name for name in detect_hardware() if name != "cpu"), "cpu")
     only, languages = ([word for word in words.split(",") if word] for words in (options.problems, options.languages))
+    if options.what == "look":
+        for line in (line for problem in only for line in look(problem, hardware)):
+            sys.stdout.write(f"{line}\n")
+            sys.stdout.flush()
+        return 0
     entries = plan(hardware, only, languages)
     options.out.mkdir(parents=True, exist_ok=True)
     left = run(entries, hardware, options)
@@ -46,8 +53,8 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.record", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("run", "tables"))
-    parser.add_argument("--out", type=Path, required=True, help="the folder of the results")
+    parser.add_argument("what", choices=("run", "tables", "look"))
+    parser.add_argument("--out", type=Path, default=Path("record"), help="the folder of the results")
     parser.add_argument("--problems", default="", help="only these, separated by commas, in this order")
     parser.add_argument("--languages", default="", help="only in these, separated by commas")
     parser.add_argument("--hardware", help="default: this machine's GPU")
