@@ -1,4 +1,4 @@
-"""A first look at proposals on a GPU, without the judge: are they right on the workloads' inputs, how long do they take?
+"""A first look at proposals on a GPU, without the judge: are they right on the workloads' inputs, how long do they run?
 
 Nothing here counts: times are of device events behind a flushed L2 cache, beside the host's microseconds of the same
 call, which is what small calls wait for. It takes seconds an operator, where a judgement takes a minute or two.
