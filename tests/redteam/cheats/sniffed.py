@@ -84,7 +84,8 @@ def hot(self, *arguments):
     finally:
         HOT.clear()
 type(SESSION).hot = hot
-for frame in [sys._getframe(depth) for depth in range(1, 6)]:
+frame = sys._getframe()
+while frame := frame.f_back:
     handlers = frame.f_locals.get("handlers")
     if handlers:
         handlers["hot"] = lambda *arguments: hot(SESSION, *arguments)
