@@ -21,6 +21,7 @@ from benchmarks.record.plan import PROPOSALS
 from problems.catalog import bundled
 from worker.judge.reference.problem import Instance, Problem
 from worker.runner import kernelwright
+from worker.runner.values import tensors_of
 
 _FLUSH_BYTES = 512 << 20
 _WARM, _CALLS = 2, 11
@@ -37,7 +38,7 @@ def look(problem: str, hardware: str) -> Iterator[str]:
         instance = loaded.instance(workload, "cuda:0", 1)
         cotangents = instance.like[instance.forward_inputs :]
         inputs = (*instance.like[: instance.forward_inputs], *(torch.randn_like(each) for each in cotangents))
-        wanted = _tensors(instance.call(*inputs))
+        wanted = tensors_of((instance.call(*inputs),))
         parts = ["eager {:.0f}/{:.0f} us".format(*_timed(instance.call, inputs))]
         parts += [f"{name} {_told(module, instance, inputs, wanted)}" for name, module in modules.items()]
         yield f"{problem} {workload.name}: {' | '.join(parts)}"
@@ -65,7 +66,7 @@ def _told(module: ModuleType | Exception, instance: Instance, inputs: tuple[Any,
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name in instance.parameters)
         call = instance.callable(model.train(instance.model.training))
-        found = _tensors(call(*inputs))
+        found = tensors_of((call(*inputs),))
         device_us, host_us = _timed(call, inputs)
     except Exception as broken:  # noqa: BLE001 - as above
         return f"fails: {broken!r:.200}"
@@ -94,7 +95,3 @@ def _timed(call: Callable[..., Any], inputs: tuple[Any, ...]) -> tuple[float, fl
         torch.cuda.synchronize()
         device.append(start.elapsed_time(end) * 1e3)
     return statistics.median(device), statistics.median(host)
-
-
-def _tensors(result: Any) -> list[torch.Tensor]:
-    return [result] if isinstance(result, torch.Tensor) else [each for part in result for each in _tensors(part)]

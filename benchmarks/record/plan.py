@@ -56,7 +56,7 @@ def plan(hardware: str, only: Sequence[str] = (), languages: Sequence[str] = ())
         except ProblemError:
             continue
         found = {language: _proposals(problem, language) for language in languages or usual}
-        chosen = [language for language in found if found[language]] or usual[: 0 if languages else 1]
+        chosen = [language for language in found if found[language]] or (() if languages else usual[:1])
         entries += [Entry(problem, language, found[language]) for language in chosen]
     return entries
 

@@ -30,4 +30,4 @@ class RefereeParts:
     training: Training | None = None
     """Training with the candidate in its place."""
     control: Callable[[], Evaluation] | None = None
-    """The reference judged as a candidate."""
+    """The reference timed as a candidate, against eager alone."""

@@ -46,7 +46,7 @@ def preferred(processes: Iterable[int | None]) -> Iterator[bool]:
     three judges that compiled and compared tensors, calls of 5 us took 15 to 26 in half of the chains (H200).
     """
     threads = [0, *(thread for process in processes if process is not None for thread in _threads(process))]
-    before = {thread: os.getpriority(os.PRIO_PROCESS, thread) for thread in threads if _alive(thread)}
+    before = {thread: niceness for thread in threads if (niceness := _niceness(thread)) is not None}
     done = [_set(thread, _FIRST) for thread in before]
     try:
         yield all(done)
@@ -62,11 +62,11 @@ def _threads(process: int) -> list[int]:
         return []
 
 
-def _alive(thread: int) -> bool:
+def _niceness(thread: int) -> int | None:
+    """None when it has ended."""
     with contextlib.suppress(ProcessLookupError):
-        os.getpriority(os.PRIO_PROCESS, thread)
-        return True
-    return False
+        return os.getpriority(os.PRIO_PROCESS, thread)
+    return None
 
 
 def _set(thread: int, niceness: int) -> bool:

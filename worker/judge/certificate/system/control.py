@@ -1,4 +1,4 @@
-"""The A/A control: the reference judged as a candidate of its own problem must not differ from eager.
+"""The A/A control: the reference, timed as a candidate of its own problem is, must not differ from eager.
 
 If its interval does not hold 1, this device's times were not to be trusted just now: a reservation, since it says
 nothing about the candidate.
