@@ -17,7 +17,7 @@ from worker.runner import sandbox
 
 _PROJECT_ROOT = Path(__file__).resolve().parents[3]
 _RUNNER_LIFE_S = 1800.0
-"""For what outlives its judge; each message has a limit of its own. With six judges on one GPU a runner waited for up to
+"""For what outlives its judge; each message has a limit of its own. With six judges on one GPU a runner waited up to
 340 s while others were timed or its baselines compiled."""
 _BASELINE_LIFE_S = 24 * 3600.0
 
