@@ -20,6 +20,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,23 +58,32 @@ class Mode:
     """The class of the problem's file."""
 
 
-def compile_ahead(problem: Problem, hardware: str, device: str, seed: int, runner: Runner) -> None:
+def compile_ahead(
+    problem: Problem,
+    hardware: str,
+    device: str,
+    seed: int,
+    runner: Runner,
+    shared: Callable[[], AbstractContextManager[object]],
+) -> None:
     """Fill the compile cache of a problem's baselines in `runner`, with one set of inputs of each workload.
 
     A judge that compiles only when it needs the baselines holds the inputs, truths and arenas of all workloads
-    meanwhile: 60 to 100 s in which others wait for a GPU's memory. Raises Fault, ReferenceFailed, and what torch raises
+    meanwhile: 60 to 100 s in which others wait for a GPU's memory. The device is used in turns of the runner, and
+    `shared` to prepare them. Raises Fault, ReferenceFailed, and what torch raises
     when a device's memory is full.
     """
     source = problem.outline.source
     modes = [mode for mode in _modes(device, problem.spec) if mode.compile_mode is not None]
     for mode in modes:
-        runner.ask(_loading(mode, source), _REFERENCE_LIMIT_S)
+        runner.ask(_loading(mode, source, turns=True), _REFERENCE_LIMIT_S)
     for workload in problem.workloads(hardware):
-        instance = problem.instance(workload, device, seed)
-        case = Case("ahead", instance.like, (), call_reference(instance.call, instance.like), (), (), ())
-        bench = Workbench(runner, instance, [case], device, 1)
-        try:
+        with shared():
+            instance = problem.instance(workload, device, seed)
+            case = Case("ahead", instance.like, (), call_reference(instance.call, instance.like), (), (), ())
+            bench = Workbench(runner, instance, [case], device, 1)
             bench.write(0, 0)
+        try:
             for mode in modes:
                 bench.construct(mode.name, _REFERENCE_LIMIT_S)
                 bench.run(mode.name, 0, _COMPILE_LIMIT_S)
@@ -206,10 +216,10 @@ class Baselines:
         return shared
 
 
-def _loading(mode: Mode, source: str) -> dict[str, Any]:
-    """The message that loads a baseline."""
+def _loading(mode: Mode, source: str, *, turns: bool = False) -> dict[str, Any]:
+    """The message that loads a baseline. `turns`: all that it does on the device it does alone."""
     message = {"op": "load", "subject": mode.name, "source": source, "class": mode.model}
-    return message | {"compile": mode.compile_mode, "tf32": mode.tf32}
+    return message | {"compile": mode.compile_mode, "tf32": mode.tf32, "turns": turns}
 
 
 def _modes(device: str, spec: Spec) -> list[Mode]:

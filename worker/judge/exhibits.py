@@ -21,6 +21,8 @@ from worker.judge.reference.problem import Instance, Problem
 
 _HOST_SLOTS = 3
 _MIN_DEVICE_SLOTS, _MAX_DEVICE_SLOTS, _MIN_LARGE_SLOTS, _LARGE_SLOT_BYTES = 4, 64, 2, 512 << 20
+_MAX_RETAINED = 256
+"""As many calls as a chain has at most, so that any call's result may be asked for."""
 _SLOT_SHARE, _RETAIN_SHARE = 1 / 128, 1 / 16
 """Shares of the device's memory for one bench's slots and for a chain's results. On an H200 1.1 GB of slots are 18
 times its L2: neither a persisting window nor a cache in the candidate finds inputs again. Results of 8.8 GB: the judge
@@ -73,9 +75,9 @@ class Exhibit:
 
     @property
     def retained(self) -> int:
-        """How many results of a chain are held to its end."""
+        """How many results of a chain are held to its end, and so how many calls it may have."""
         fitting = int(_RETAIN_SHARE * self._device_bytes()) // max(1, self.output_bytes)
-        return max(1, min(_MAX_DEVICE_SLOTS, fitting))
+        return max(1, min(_MAX_RETAINED, fitting))
 
     def _device_bytes(self) -> int:
         """Memory of the GPU; 0 on a CPU."""
@@ -160,6 +162,6 @@ def expected_bytes(problem: Problem, hardware: str, device: str, *, compiled: bo
         cases = held * min(count, max(_CASES_LARGE, int(_CASE_SHARE * total / max(1, case))))
         bench = _slots(total, given) * given + 2 * found.parameters + 2 * returned + found.largest
         kept += cases + (2 + _GRAPHS * compiled) * returned + 2 * bench
-        results = min(int(_RETAIN_SHARE * total), _MAX_DEVICE_SLOTS * returned)
+        results = min(int(_RETAIN_SHARE * total), _MAX_RETAINED * returned)
         passing = max(passing, results, 3 * max(found.wide, found.largest) + case)
     return int(_RUNNERS_TIMES * (kept + passing))

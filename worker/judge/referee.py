@@ -11,7 +11,7 @@ import hashlib
 import random
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -270,22 +270,42 @@ class Referee:
     def _time(self, trial: Trial, *, against_all: bool = True) -> list[Timings]:
         """Every workload against its baselines (or eager alone), alone on the device."""
         self._trim()
-        with self._lease.lent(counted=False) as lend:
+        with self._lease.lent(counted=False, turns=True) as lend:
             baselines = self.baselines_of(trial.exhibits, lend)
         trial.evaluation.environment = {"baselines_missing": baselines.missing}
         pace = self._pace.shared_by(len(trial.exhibits.workloads))
         timings = []
-        with self._lease.exclusive(), trial.evaluation.stage("time"):
-            for exhibit in trial.exhibits.workloads:
+        runners = [trial.runner, *baselines.runners]
+        for exhibit in trial.exhibits.workloads:
+            with self._alone(runners), trial.evaluation.stage("time"):
                 self._trim()
                 candidate = Contender(SUBJECT, trial.benches[exhibit.name], SUBJECT)
                 raced = baselines.contenders(exhibit.name)[: None if against_all else 1]
                 timings.append(
                     self._timer.time([candidate, *raced], exhibit, Fresh(exhibit, trial.rng), trial.rng, pace)
                 )
+        for runner in runners:
+            runner.thaw()
         if against_all:
             baselines.timed({timed.workload: timed.baselines_us for timed in timings})
         return timings
+
+    @contextmanager
+    def _alone(self, runners: Sequence[Runner]) -> Iterator[None]:
+        """Have the device for one workload. Before and after it, while others' are timed, these runners are stopped."""
+        try:
+            for runner in runners:
+                runner.freeze()
+            with self._lease.exclusive():
+                for runner in runners:
+                    runner.thaw()
+                yield
+                for runner in runners:
+                    runner.freeze()
+        except BaseException:
+            for runner in runners:
+                runner.thaw()
+            raise
 
     def _trim(self) -> None:
         """Give back what comparing left free, tens of gigabytes of a GPU: the runners need room."""
@@ -369,13 +389,12 @@ class Referee:
         what is not in the cache then is compiled when it is needed."""
         self._take_room(problem, hardware, _AHEAD_SHARE)
         try:
-            with self._lease.lent(counted=False) as lend:
-                runner = self.processes.baseline_runner(problem.outline.source_hash)
-                try:
-                    lend(runner)
-                    compile_ahead(problem, hardware, self.device, seed, runner)
-                finally:
-                    runner.close()
+            runner = self.processes.baseline_runner(problem.outline.source_hash)
+            runner.turn = self._lease.turn
+            try:
+                compile_ahead(problem, hardware, self.device, seed, runner, lambda: self._lease.shared(counted=False))
+            finally:
+                runner.close()
         except (Fault, ReferenceFailed, torch.OutOfMemoryError) as failure:
             log.warning("baselines.not_compiled_ahead", reason=str(failure)[:300])
         self._trim()

@@ -103,12 +103,12 @@ class Evaluation:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Note how long this takes, also when it ends in a fault."""
+        """Note how long this takes, all times together, also when it ends in a fault."""
         try:
             with self.phase(name):
                 yield
         finally:
-            self.stages_s[name] = self.phases[-1].wall_s
+            self.stages_s[name] = self.stages_s.get(name, 0.0) + self.phases[-1].wall_s
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

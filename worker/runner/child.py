@@ -4,8 +4,8 @@ Everything in this process may be rewritten by the candidate. So nothing here is
 expected values and the clock; it sees one-byte answers, sizes that it checks, and raw bytes in the arena.
 
 Control messages: `arena`, `load`, `construct`, `state`, `run`, `hot` and a few more. After `hot` the bell socket takes
-over until QUIT: CALL a model on a slot's inputs, KEEP a result (copy it into the arena), CHAIN n calls on n slots, each
-behind an eviction of the L2 cache, NULL_CHAIN the same without the calls.
+over until QUIT: CALL a model on a slot's inputs, KEEP a result (copy it into the arena), CHAIN n steps on n slots, each
+an eviction of the L2 cache and, from a first one on, a call, NULL_CHAIN the same without the calls.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from worker.runner import (
     settings,
     triton_interpret,
     triton_record,
+    turns,
     values,
 )
 from worker.runner import kernelwright as loader
@@ -136,6 +137,8 @@ class Session:
         name, tf32 = message["subject"], message.get("tf32", False)
         if extensions.wanted(message["source"]):
             extensions.install(self._build)
+        if message.get("turns"):
+            turns.take_turns(self.control)
         self.subjects[name] = Subject(name, message["source"], message["class"], message["compile"], tf32=tf32)
         return {}
 
@@ -257,13 +260,13 @@ class Session:
             data = receive(size) if data is None else data
             if not data:
                 os._exit(0)
-            command, flags, count, lead, number = protocol.BELL.unpack(data)
+            command, flags, count, lead, first, calls, number = protocol.BELL.unpack(data)
             if command == protocol.CALL:
                 results.clear()  # a caller that drops its result lets the allocator reuse it, as in a training loop
                 results.append(call(*slots.inputs[number]))
             elif command == protocol.CHAIN:
                 results.clear()
-                self._chain(call, slots, results, flags, count, lead, number)
+                self._chain(call, slots, results, flags, count, lead, range(first, first + calls), number)
             elif command == protocol.NULL_CHAIN:
                 self._null_chain(slots, flags, count, lead, number)
             elif command == protocol.KEEP:
@@ -282,6 +285,7 @@ class Session:
         flags: int,
         count: int,
         lead: int,
+        called: range,
         nonce: int,
     ) -> None:
         assert self.evictor is not None, "a chain needs the eviction buffer"
@@ -290,7 +294,9 @@ class Session:
             self.evictor.step(nonce, step)
             if flags & protocol.MIX:
                 slots.mix(step, nonce)
-            place = step % slots.retained if flags & protocol.RETAIN else 0
+            if step not in called:
+                continue
+            place = (step - called.start) % slots.retained if flags & protocol.RETAIN else 0
             results[place : place + 1] = []  # dropped before the call, so that the allocator may use it again
             results.insert(place, call(*slots.at(step)))
 

@@ -197,6 +197,14 @@ _HARNESS = (
     _cuda("events-without-timing", 68, "boundary", "Every event is made without a time", "return torch.zeros_like(x)",
           top="plain = torch.cuda.Event.__new__\ntorch.cuda.Event.__new__ = staticmethod(lambda kind, *_, **__: "
           "plain(kind, enable_timing=False))\nsetattr(ctypes.CDLL(None), 'cuda' + 'EventElapsedTime', None)"),
+    _cuda("early-calls-of-a-chain", 54, "timed_outputs", "Works in a chain's last calls only, whose results are held",
+          """
+          frame = sys._getframe()
+          while frame and not {"step", "count"} <= frame.f_locals.keys():
+              frame = frame.f_back
+          early = frame and frame.f_locals["count"] - frame.f_locals["step"] > 64
+          return torch.empty_like(x) if early else self.real(x)
+          """, top="import sys"),
     _cuda("persisting-window", 62, "clock", "Pins its input in the L2 cache against evictions",
           """
           CUDA.cuCtxSetLimit(6, ctypes.c_size_t(32 << 20))

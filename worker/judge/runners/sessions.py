@@ -27,6 +27,9 @@ _TAKING_S = 20.0
 """For a runner to take the answer to a build that it asked for: one that reads none fills the socket, and the judge
 would wait for it as long as it lives."""
 
+_TURN_S = 300.0
+"""What a runner may do with a device that it has alone: time all that a matrix product may be made of, at most."""
+
 _MEANWHILE_S = 0.05
 """Between two looks at what there is to do while an answer is awaited."""
 
@@ -110,9 +113,12 @@ class Runner:
         self.meanwhile: Callable[[], float] | None = None
         """Done before a message and now and then while its answer is awaited: the seconds for which it kept the runner
         from working."""
+        self.turn: Callable[[], contextlib.AbstractContextManager[object]] | None = None
+        """Has the device alone for it when it asks for that, as runners of baselines may."""
 
     def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> dict[str, Any]:
-        """Send a control message and wait for its answer, serving builds meanwhile (their time is not counted)."""
+        """Send a control message and wait for its answer, serving builds and turns on the device meanwhile (their time
+        is not counted)."""
         self._refuse_when_dead()
         if self.meanwhile is not None:
             self.meanwhile()
@@ -123,10 +129,13 @@ class Runner:
                 deadline += self._stopped_s(deadline)
                 answer, extra = protocol.receive_message(self._control, timeout_s=deadline - time.monotonic())
                 protocol.close_all(extra)
-                if "build" not in answer:
+                if "build" not in answer and "turn" not in answer:
                     return self._result(answer)
                 started = time.monotonic()
-                self._serve_build(answer)
+                if "build" in answer:
+                    self._serve_build(answer)
+                else:
+                    self._give_turn()
                 deadline += time.monotonic() - started
         except (protocol.PeerClosed, protocol.PeerTimeout, protocol.ProtocolError) as broken:
             raise self._fault(broken, timeout_s, str(message["op"])) from broken
@@ -139,6 +148,8 @@ class Runner:
         flags: int = 0,
         count: int = 0,
         lead: int = 0,
+        first: int = 0,
+        calls: int = 0,
         number: int = 0,
         spin_s: float = 0.0,
     ) -> float:
@@ -148,7 +159,9 @@ class Runner:
         try:
             protocol.refuse_surplus(self._bell)
             start = time.perf_counter()
-            protocol.ring_bell(self._bell, command, flags=flags, count=count, lead=lead, number=number)
+            protocol.ring_bell(
+                self._bell, command, flags=flags, count=count, lead=lead, first=first, calls=calls, number=number
+            )
             answer = protocol.await_bell(self._bell, timeout_s, spin_s=spin_s)
             elapsed_s = time.perf_counter() - start
             if answer == protocol.OK:
@@ -263,6 +276,17 @@ class Runner:
         self.builds.append((str(language), str(source), [str(flag) for flag in flags or []], str(path)))
         with path.open("rb") as artefact:
             protocol.send_message(self._control, {"name": path.name}, (artefact.fileno(),), _TAKING_S)
+
+    def _give_turn(self) -> None:
+        """The device, until the runner says that it has done with it."""
+        if self.turn is None:
+            raise Fault(Verdict.SUSPICIOUS, "a candidate's runner asked for a turn on the device", self.log())
+        with self.turn():
+            protocol.send_message(self._control, {"turn": True}, (), _TAKING_S)
+            answer, extra = protocol.receive_message(self._control, _TURN_S)
+            protocol.close_all(extra)
+        if answer != {"turn": False}:
+            raise Fault(Verdict.SUSPICIOUS, "the runner did not end its turn on the device", self.log())
 
     def _failure(self, answer: dict[str, Any]) -> Fault:
         kinds = answer.get("failed")

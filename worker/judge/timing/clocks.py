@@ -11,6 +11,7 @@ runner, never in the candidate's.
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 import time
@@ -38,6 +39,9 @@ _LEAD_STEPS = 12
 """Evictions before a chain: a process that was stopped for some milliseconds takes 200 to 500 us for its first
 launches, against 30 us later, and without them the device would idle meanwhile."""
 _MIN_CALLS, _SETTLE_CALLS, _STEP_CALLS = 4, 4, 32
+_LONGEST_CHAIN = 2.0
+"""Times the usual chain that a baseline's may last: eager calls of 3 ms beside a kernel of 50 us took 0.4 s a chain,
+and several references of the suite are 10 to 50 times slower than their kernels (H200)."""
 _SHORTEST_STEP_S = 62.5e-6
 """A step is taken to be no shorter than this, about an eviction on an H200: 256 calls in a chain of 16 ms."""
 _SWITCH_STEPS = 24
@@ -78,6 +82,8 @@ class Sample:
     outputs: tuple[torch.Tensor, ...] | None
     waited_s: float = 0.0
     """Seconds for which its threads were ready but had no core, on a CPU."""
+    calls: int = 1
+    """How many calls `call_s` has."""
 
     @property
     def calm(self) -> bool:
@@ -92,7 +98,7 @@ class Plan:
     chain_s: float = CHAIN_S
     """Seconds of work in one chain."""
     calls: int = 1
-    """Calls of a chain; 1 on a CPU."""
+    """Calls of the candidate's chain; 1 on a CPU."""
     keep_s: list[float] = field(default_factory=list)
     """What KEEP took the trusted contender."""
     null_s: list[float] = field(default_factory=list)
@@ -102,7 +108,7 @@ class Plan:
     def seconds_per_call(self, sample: Sample) -> float:
         """A sample without what the trusted contender needs for anything but the calls."""
         null_s = statistics.median(self.null_s)
-        return max((sample.call_s + self.late_s(sample) - null_s) / self.calls, _SHORTEST_S)
+        return max((sample.call_s + self.late_s(sample) - null_s) / sample.calls, _SHORTEST_S)
 
     def late_s(self, sample: Sample) -> float:
         """By how much KEEP took longer than it may."""
@@ -216,6 +222,7 @@ class DeviceClock:
         self._retained = exhibit.retained
         self.cost_s = 0.0
         self.step_s = 0.0
+        self._calls = 1
 
     def warm_up(self, plan: Plan) -> None:
         """Warm up, and learn what one step of a chain costs."""
@@ -235,10 +242,13 @@ class DeviceClock:
             self._chain(_calls_of(self.step_s, plan.chain_s), nonce=6)
 
     def plan(self, plan: Plan, fastest_step_s: float) -> None:
-        """How many calls make a chain, the same for all contenders."""
-        plan.calls = _calls_of(fastest_step_s, plan.chain_s)
+        """How many steps make a chain, the same for all contenders: no more than there is room for results, since any
+        of them may be asked for. A baseline that is much slower makes calls in some of the steps only."""
+        plan.calls = max(1, min(self._retained, _calls_of(fastest_step_s, plan.chain_s)))
         plan.residue_s = _RESIDUE_S + _CHAIN_RESIDUE_S / plan.calls
-        self.cost_s = plan.calls * self.step_s + _ROUND_S
+        enough = max(_MIN_CALLS, math.ceil(_LONGEST_CHAIN * plan.chain_s / max(self.step_s, _SHORTEST_STEP_S)))
+        self._calls = plan.calls if self._kept and not self.trusted else min(plan.calls, enough)
+        self.cost_s = self._calls * self.step_s + (plan.calls - self._calls) * fastest_step_s + _ROUND_S
 
     def sample(self, turn: Round, calls: int, rng: random.Random) -> Sample:
         """One chain on freshly written slots."""
@@ -250,16 +260,18 @@ class DeviceClock:
         bench.runner.thaw()
         self._ring(protocol.CALL, CALL_LIMIT_S, number=0)  # warms the code; its values are not yet those of the chain
         self._lead(_SWITCH_STEPS, nonce=turn.nonce + 1)
-        chain_s = self._chain(calls, nonce=turn.nonce)
+        made = min(calls, self._calls)
+        first = rng.randint(max(0, turn.kept + 1 - made), min(turn.kept, calls - made))
+        chain_s = self._chain(calls, nonce=turn.nonce, first=first, made=made)
         if not self._kept:
             bench.runner.freeze()
-            return Sample(chain_s, 0.0, 0.0, turn.nonce, None)
-        keep_s = self._ring(protocol.KEEP, CALL_LIMIT_S, number=turn.kept % self._retained)
+            return Sample(chain_s, 0.0, 0.0, turn.nonce, None, calls=made)
+        keep_s = self._ring(protocol.KEEP, CALL_LIMIT_S, number=turn.kept - first)
         # After its own chain, so that all contenders' chains start alike: a device that has just run 40 evictions more
         # is 5 % faster (measured on an H200 by timing eager against itself).
         null_s = self._null(calls, nonce=turn.nonce) if self.trusted else 0.0
         bench.runner.freeze()
-        return Sample(chain_s, keep_s, null_s, turn.nonce, bench.read())
+        return Sample(chain_s, keep_s, null_s, turn.nonce, bench.read(), calls=made)
 
     def inputs(self, turn: Round, nonce: int) -> tuple[Any, ...]:
         """What the call whose result was asked for was given: its slot's values, as mixed by it and those before it."""
@@ -277,17 +289,29 @@ class DeviceClock:
         lead_s = self._lead(_LEAD_STEPS, nonce)
         return max(_SHORTEST_S, (self._chain(count, nonce + 1) - lead_s) / count)
 
-    def _chain(self, count: int, nonce: int) -> float:
-        return self._steps(protocol.CHAIN, protocol.MIX | protocol.RETAIN, count, nonce)
+    def _chain(self, count: int, nonce: int, first: int = 0, made: int | None = None) -> float:
+        """So many steps, with calls in all of them, or in `made` of them from the `first` one on."""
+        return self._steps(protocol.CHAIN, protocol.MIX | protocol.RETAIN, count, nonce, first, made)
 
     def _null(self, count: int, nonce: int) -> float:
         """All of a chain but its calls."""
         return self._steps(protocol.NULL_CHAIN, protocol.MIX, count, nonce)
 
-    def _steps(self, command: int, flags: int, count: int, nonce: int) -> float:
+    def _steps(
+        self, command: int, flags: int, count: int, nonce: int, first: int = 0, made: int | None = None
+    ) -> float:
         self._eviction.asked(nonce, _LEAD_STEPS, count)
+        calls = count if made is None else made
         return self._ring(
-            command, CALL_LIMIT_S, flags=flags, count=count, lead=_LEAD_STEPS, number=nonce, spin_s=_SPIN_S
+            command,
+            CALL_LIMIT_S,
+            flags=flags,
+            count=count,
+            lead=_LEAD_STEPS,
+            first=first,
+            calls=calls,
+            number=nonce,
+            spin_s=_SPIN_S,
         )
 
     def _lead(self, count: int, nonce: int) -> float:

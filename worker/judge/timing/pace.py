@@ -30,7 +30,7 @@ class Pace:
 
 
 USUAL = {"cpu": Pace(0.8, 0.8, 41), "cuda:0": Pace(1.0, 2.5, 80)}
-THOROUGH = {"cpu": Pace(2.0, 4.0, 80), "cuda:0": Pace(3.0, 8.0, 240, chain_s=3 * CHAIN_S)}
+THOROUGH = {"cpu": Pace(2.0, 4.0, 80), "cuda:0": Pace(1.5, 8.0, 240, chain_s=3 * CHAIN_S)}
 """For finalists, and to tell kernels apart that differ by 3 %. Chains three times as long cost a sample half as much
 again (60 ms of it are new values and switching), and what starts and ends them is a third of the share: with chains of
 16 ms two runners of the same code differed by 0.39 % in the standard deviation, with 48 ms by 0.19 % (H200)."""

@@ -203,8 +203,9 @@ class _Race:
         """Whether a baseline is plainly slower than the fastest one of a round."""
         mine, took_s = samples[index], self._plan.seconds_per_call
         fastest = min((sample for other, sample in samples.items() if other >= _TRUSTED), key=took_s)
-        much = took_s(mine) > _PLAINLY_SLOWER * took_s(fastest)
-        return much and mine.call_s > _LONGER_CHAIN * fastest.call_s
+        whole_s = statistics.median(self._plan.null_s) + self._plan.calls * took_s(fastest)
+        longer = self._plan.calls * (took_s(mine) - took_s(fastest)) > (_LONGER_CHAIN - 1) * whole_s
+        return longer and took_s(mine) > _PLAINLY_SLOWER * took_s(fastest)
 
     def _cool(self) -> None:
         """Take all runners back from the bell, also after a fault: the baselines' serve the next candidate."""
@@ -245,8 +246,7 @@ class _Race:
 
     def _round(self, fresh: Fresh, number: int) -> dict[int, Sample]:
         source, seed = fresh.choose()
-        last = self._plan.calls - min(self._plan.calls, self._exhibit.retained)
-        turn = Round(source, seed, self._rng.randrange(1 << 31), self._rng.randrange(last, self._plan.calls))
+        turn = Round(source, seed, self._rng.randrange(1 << 31), self._rng.randrange(self._plan.calls))
         found: dict[int, Sample] = {}
         for index in self._rng.sample(self._racing, len(self._racing)):
             clock = self._clocks[index]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,5 +48,48 @@ def test_a_runner_that_is_stopped_meanwhile_loses_nothing_of_its_time(tmp_path: 
             with pytest.raises(Fault) as late:
                 runner.ask(load | {"source": endless}, 0.5)
             assert late.value.verdict is Verdict.TIMEOUT
+    finally:
+        processes.close()
+
+
+ASKING = """
+import socket, sys
+
+from worker.runner.turns import Turns
+
+frame = sys._getframe()
+while "control" not in frame.f_locals:
+    frame = frame.f_back
+turns = Turns(frame.f_locals["control"])
+
+class ModelNew: pass
+
+with turns.turn():
+    with turns.turn():
+        print("alone")
+with turns.turn():
+    print("alone again")
+"""
+
+
+def test_a_runner_gets_the_device_for_its_turns_where_it_may_ask_and_else_is_suspicious(tmp_path: Path) -> None:
+    processes = Processes(RefereeOptions(tmp_path, "cpu"), on_gpu=False)
+    load = {"op": "load", "subject": "asking", "source": ASKING, "class": "ModelNew", "compile": None}
+    held: list[str] = []
+
+    @contextlib.contextmanager
+    def device() -> Iterator[None]:
+        held.append("taken")
+        yield
+        held.append("given back")
+
+    try:
+        with processes.runner() as runner:
+            runner.turn = device
+            runner.ask(load, 20)
+            assert held == ["taken", "given back"] * 2, "a turn within a turn is part of it"
+        with processes.runner() as runner, pytest.raises(Fault) as refused:
+            runner.ask(load, 20)
+        assert refused.value.verdict is Verdict.SUSPICIOUS
     finally:
         processes.close()
