@@ -20,6 +20,8 @@ from cli.client import TERMINAL_STATES, ApiError, Client
 
 UNFINISHED: Final = 75
 LONGEST_JOB_S: Final = 1500.0
+UNFINISHED_JOBS: Final = "unfinished"
+"""The folder for what the jobs had found that a slice ended too early for: judged, but without a certificate."""
 MARGIN_S: Final = 15.0
 """Before the time is up nothing more is awaited, so that the service can end in good order."""
 
@@ -56,14 +58,20 @@ def _one(url: str, home: Path, entry: Entry, hardware: str, options: argparse.Na
         ended = answer(client, job["id"], entry.proposals, min(deadline, began + LONGEST_JOB_S))
         if ended["state"] not in TERMINAL_STATES:
             client.cancel(job["id"], reason="the benchmark's time is up")
+            _keep(options.out / UNFINISHED_JOBS / entry.file, collect(client, ended, time.monotonic() - began))
             return "the time was up"
         found = collect(client, ended, time.monotonic() - began)
     _dump(home, job["id"], options.out / f"{entry.problem}.{hardware}.{entry.language}.gz")
-    (options.out / entry.file).write_text(json.dumps(found, indent=1) + "\n")
+    _keep(options.out / entry.file, found)
     sys.stdout.write(f"{_line(entry, found)}\n")
     sys.stdout.flush()
     certified = (found["certificate"] or {}).get("certified")
     return None if certified or options.no_certify and found["best"] else "no certified kernel"
+
+
+def _keep(path: Path, found: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def _dump(home: Path, job_id: str, out: Path) -> None:

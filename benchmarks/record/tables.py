@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.record.plan import plan
+from benchmarks.record.run import UNFINISHED_JOBS
 
 NAME = "README.md"
 
@@ -69,16 +70,22 @@ class Result:
 
 
 def read_results(folder: Path) -> list[Result]:
-    """The best result of each operator, by name."""
+    """The best result of each operator, by name; what an unfinished job had found where there is nothing else."""
+    found = _best_of(sorted(folder.glob("*.*.json")))
+    found = _best_of(sorted((folder / UNFINISHED_JOBS).glob("*.*.json"))) | found
+    return [found[name] for name in sorted(found)]
+
+
+def _best_of(paths: Sequence[Path]) -> dict[str, Result]:
     found: dict[str, Result] = {}
-    for path in sorted(folder.glob("*.*.json")):
+    for path in paths:
         document = json.loads(path.read_text())
         if document.get("best") is None or not document["best"]["timed"]:
             continue
         result = _result(document)
         if result.problem not in found or result.dispatched > found[result.problem].dispatched:
             found[result.problem] = result
-    return [found[name] for name in sorted(found)]
+    return found
 
 
 def missing(folder: Path, results: Sequence[Result]) -> list[str]:
@@ -93,7 +100,8 @@ def not_run(folder: Path) -> list[str]:
     if not files:
         return []
     hardware = json.loads(files[0].read_text())["job"]["target"]["hardware"]
-    return sorted({entry.problem for entry in plan(hardware)} - {path.name.split(".")[0] for path in files})
+    seen = {path.name.split(".")[0] for path in files} | {result.problem for result in read_results(folder)}
+    return sorted({entry.problem for entry in plan(hardware)} - seen)
 
 
 def write_tables(folder: Path) -> None:

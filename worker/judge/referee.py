@@ -195,6 +195,7 @@ class Referee:
             verdict=str(evaluation.verdict),
             speedup=evaluation.speedup,
             wall_s=round(evaluation.wall_s, 2),
+            stages_s={name: round(took_s, 1) for name, took_s in evaluation.stages_s.items()},
         )
         return evaluation
 
@@ -388,6 +389,7 @@ class Referee:
         """Have the baselines compiled while this judge holds little of the device's memory. A failure costs nothing:
         what is not in the cache then is compiled when it is needed."""
         self._take_room(problem, hardware, _AHEAD_SHARE)
+        began = time.monotonic()
         try:
             runner = self.processes.baseline_runner(problem.outline.source_hash)
             runner.turn = self._lease.turn
@@ -397,6 +399,7 @@ class Referee:
                 runner.close()
         except (Fault, ReferenceFailed, torch.OutOfMemoryError) as failure:
             log.warning("baselines.not_compiled_ahead", reason=str(failure)[:300])
+        log.info("baselines.compiled_ahead", problem=problem.outline.name, wall_s=round(time.monotonic() - began, 1))
         self._trim()
 
     def _take_room(self, problem: Problem, hardware: str, share: float = 1.0) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 from worker.judge.baselines import Baselines, Record, compile_ahead
 from worker.judge.exhibits import Exhibits
+from worker.judge.lease import DeviceLease
 from worker.judge.reference.problem import Problem
 from worker.judge.runners.processes import Processes, RefereeOptions
 from worker.judge.timing.fresh import Fresh
@@ -68,9 +71,20 @@ def test_what_was_compiled_ahead_is_not_compiled_again(tmp_path: Path) -> None:
     problem = Problem(PLAIN, "plain")
     baselines = None
     try:
+        lease, turns = DeviceLease(tmp_path / "lease", "cpu"), 0
+
+        @contextlib.contextmanager
+        def turn() -> Iterator[None]:
+            nonlocal turns
+            turns += 1
+            with lease.turn():
+                yield
+
         ahead = processes.baseline_runner("plain")
-        compile_ahead(problem, "cpu", "cpu", 3, ahead)
+        ahead.turn = turn
+        compile_ahead(problem, "cpu", "cpu", 3, ahead, lease.shared)
         assert "hits 0 misses 2" in ahead.log()
+        assert turns == 2, "what was compiled runs alone on the device, once for each workload"
         ahead.close()
         exhibits = Exhibits(problem, "cpu", "cpu", 7)
         baselines = Baselines(exhibits, lambda: processes.baseline_runner("plain"), Record(tmp_path / "record.json"))

@@ -87,10 +87,13 @@ def certify(
 def examine(parts: RefereeParts, request: EvaluationRequest, evaluation: Evaluation) -> SystemReport:
     """Every system check. A failed one does not stop the others: the report is for people who will mend the kernel."""
     report = SystemReport()
-    for name, check in CHECKS:
+    checks = [*CHECKS, *([("training dynamics", parts.training.check)] if parts.training is not None else [])]
+    took_s: dict[str, float] = {}
+    for name, check in checks:
+        began = time.monotonic()
         run_check(parts, request, name, check, report)
-    if parts.training is not None:
-        run_check(parts, request, "training dynamics", parts.training.check, report)
+        took_s[name] = round(time.monotonic() - began, 1)
+    log.info("certificate.checked", candidate=request.candidate_id, took_s=took_s)
     report.again = parts.again()
     report.rows += [_system(row) for row in fresh.compare(evaluation, report.again)]
     if parts.control is not None:
