@@ -49,7 +49,7 @@ class Turns:
         finally:
             self._depth -= 1
             if not self._depth:
-                if torch.cuda.is_initialized():
+                if torch.cuda.is_available():
                     torch.cuda.synchronize()
                 protocol.send_message(self._control, {"turn": False})
 
