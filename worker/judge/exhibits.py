@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -100,13 +100,18 @@ def _slots(memory: int, input_bytes: int) -> int:
 class Exhibits:
     """All workloads of one problem on one device, smallest first."""
 
-    def __init__(self, problem: Problem, hardware: str, device: str, seed: int) -> None:
-        """Raises ReferenceFailed when the reference cannot be judged against."""
+    def __init__(
+        self, problem: Problem, hardware: str, device: str, seed: int, pause: Callable[[], None] = lambda: None
+    ) -> None:
+        """`pause` is called after each workload, when nothing runs on the device.
+
+        Raises ReferenceFailed when the reference cannot be judged against.
+        """
         self.problem, self.device, self._seed = problem, device, seed
-        self.workloads = [
-            self._prepare(problem.instance(workload, device, seed + index), seed + index)
-            for index, workload in enumerate(problem.workloads(hardware))
-        ]
+        self.workloads: list[Exhibit] = []
+        for index, workload in enumerate(problem.workloads(hardware)):
+            self.workloads.append(self._prepare(problem.instance(workload, device, seed + index), seed + index))
+            pause()
         self.workloads.sort(key=lambda exhibit: exhibit.input_bytes)
 
     def _prepare(self, instance: Instance, seed: int) -> Exhibit:
@@ -119,6 +124,7 @@ class Exhibits:
         if self.device != "cpu":
             # Truths leave twice their own size behind as free blocks: of 66 GiB that the judge of rmsnorm_residual held
             # on an H200, 21 were its cases, and the runners and a second judge found no memory.
+            torch.cuda.synchronize()
             torch.cuda.empty_cache()
         return Exhibit(instance, cases, truth, domains)
 

@@ -3,14 +3,14 @@
 A lock file per physical device, beside the queue's own one-worker-per-GPU rule, so that a stray second worker cannot
 disturb a timing either. The kernel releases a lock when its holder dies.
 
-Such locks know no turns: where verifications overlap, a timing would wait for ever. After ten seconds it closes the
-gate that verifications come through, and is next. Seven judges on one GPU had waited up to 70 s for a lease.
+Who wants the device alone waits in a queue, and while anybody does, nobody starts to share it. What compiles baselines
+needs it in short turns, which go first, because its processors wait for them; otherwise the judge goes first that began
+its work first. With eight judges on one H200 that took turns with each other, none had finished after nine minutes.
 
 Whoever shares the device mostly waits for a runner that imports, compiles or checks, 10 to 90 s at a time, and uses the
 device in between. While a timing waits, such a runner is stopped (`lent`): with four judges on an H200 that did not,
-each timing waited for most of those seconds, and the device idled for a third of the time. What compiles baselines
-needs no lease but for its turns on the device, short ones that come before the next timing: stopped like the others, it
-had six judges compile or time, in turns, with two thirds of the cores idle (H200).
+each timing waited for most of those seconds, and the device idled for a third of the time. It is stopped while its
+candidate is built, too: 20 to 60 s of a compiler, for which nobody was timed.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, Protocol
 
-_PATIENCE_S = 10.0
-_POLL_S = 0.02
+from worker.judge.waiting import Queue
+
+_POLL_S = 0.01
 _DRAIN_S = 0.25
-"""What a stopped process has queued on the device goes on running: an autotuner queues 0.1 s of calls."""
+"""What a stopped process has queued on a GPU goes on running: an autotuner queues 0.1 s of calls."""
+_TURN, _TIMING = 0, 1
 
 
 class Stoppable(Protocol):
@@ -37,6 +39,9 @@ class Stoppable(Protocol):
     turn: Callable[[], AbstractContextManager[object]] | None
     """Has the device alone for it, where it may ask for that."""
 
+    away: Callable[[], AbstractContextManager[object]] | None
+    """To do in what needs neither it nor the device."""
+
     def freeze(self) -> None: ...
     def thaw(self) -> None: ...
 
@@ -45,21 +50,26 @@ class DeviceLease:
     """Locks on one device."""
 
     def __init__(self, folder: Path, device_name: str) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        self._queue = Queue(folder / f"{device_name}.queue")
         self._path = folder / f"{device_name}.lock"
-        self._gate = folder / f"{device_name}.gate"
-        self._wanted = folder / f"{device_name}.wanted"
+        self._drain_s = 0.0 if device_name == "cpu" else _DRAIN_S
+        self._since_ns = time.time_ns()
         self.held_s = 0.0
         """Seconds for which this process held the device, in either mode, where they were counted."""
 
+    def begin(self) -> None:
+        """Work begins that the device will be wanted for: whoever began earlier goes first."""
+        self._since_ns = time.time_ns()
+
     @contextmanager
-    def shared(self, *, counted: bool = True) -> Iterator[IO[str]]:
-        """Hold the device together with other verifications. Not `counted`: what all candidates of a problem need, and
-        the first of them should not pay for."""
+    def shared(self, *, counted: bool = True) -> Iterator[Callable[[], None]]:
+        """Hold the device together with other verifications. Gives what lets those go first who wait to have it alone:
+        to be called where nothing runs on it. Not `counted`: what all candidates of a problem need, and the first of
+        them should not pay for."""
         with self._path.open("w") as file:
             self._join(file)
             with self._counted(counted=counted):
-                yield file
+                yield lambda: self._pause(file, counted=counted)
 
     @contextmanager
     def lent(
@@ -68,85 +78,89 @@ class DeviceLease:
         """The same for what these runners do: while their answers are awaited, timings of others go first. Gives what
         adds a runner. `turns`: they may ask to have the device alone."""
         added: list[Stoppable] = []
-        with self.shared(counted=counted) as file:
+        with self._path.open("w") as file:
+            self._join(file)
 
             def add(runner: Stoppable) -> None:
                 runner.meanwhile = lambda: self._give_way(runner, file, counted=counted)
+                runner.away = lambda: self._away(runner, file, counted=counted)
                 runner.turn = (lambda: self._turn_of(file)) if turns else None
                 added.append(runner)
 
             try:
                 for runner in runners:
                     add(runner)
-                yield add
+                with self._counted(counted=counted):
+                    yield add
             finally:
                 for runner in added:
-                    runner.meanwhile = runner.turn = None
+                    runner.meanwhile = runner.away = runner.turn = None
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Hold the device alone."""
         with self._path.open("w") as file:
-            self._seize(file, _PATIENCE_S)
+            self._seize(file, _TIMING)
             with self._counted(counted=True):
                 yield
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """The same for a short time, and next: whoever times many workloads asks for the device again for each."""
+        """The same for a short time, and before all timings."""
         with self._path.open("w") as file:
-            self._seize(file, 0.0)
+            self._seize(file, _TURN)
             yield
 
-    def _seize(self, file: IO[str], patience_s: float) -> None:
-        with self._wanted.open("w") as wanted:
-            fcntl.flock(wanted, fcntl.LOCK_SH)
-            if not _within(patience_s, file):
-                with self._gate.open("w") as gate:
-                    fcntl.flock(gate, fcntl.LOCK_EX)
-                    fcntl.flock(file, fcntl.LOCK_EX)
+    def _seize(self, file: IO[str], rank: int) -> None:
+        with self._queue.waiting(f"{rank}-{self._since_ns}") as first:
+            while not (first() and _locked(file, fcntl.LOCK_EX)):
+                time.sleep(_POLL_S)
+
+    def _join(self, file: IO[str]) -> None:
+        """Lock an open lock file together with others, after those who want it alone."""
+        while self._queue.any() or not _locked(file, fcntl.LOCK_SH):
+            time.sleep(_POLL_S)
 
     @contextmanager
     def _turn_of(self, file: IO[str]) -> Iterator[None]:
         """A turn for a runner that shares the device by this lock."""
         fcntl.flock(file, fcntl.LOCK_UN)  # two that share it would else wait for each other
         try:
-            self._seize(file, 0.0)
+            self._seize(file, _TURN)
             yield
         finally:
             fcntl.flock(file, fcntl.LOCK_UN)
             self._join(file)
 
-    def _give_way(self, runner: Stoppable, file: IO[str], *, counted: bool) -> float:
-        """If a timing waits: stop the runner, let the timing have the device, and go on. The seconds it took."""
-        if not self._wanted_now():
-            return 0.0
+    @contextmanager
+    def _away(self, runner: Stoppable, file: IO[str], *, counted: bool) -> Iterator[None]:
+        """Without the device, which a runner shares by this lock; the runner is stopped meanwhile."""
         began = time.monotonic()
         runner.freeze()
-        time.sleep(_DRAIN_S)
+        time.sleep(self._drain_s)
         fcntl.flock(file, fcntl.LOCK_UN)
-        while self._wanted_now():
-            time.sleep(_POLL_S)
-        self._join(file)
-        runner.thaw()
-        lost_s = time.monotonic() - began
-        self.held_s -= lost_s * counted
-        return lost_s
+        try:
+            yield
+        finally:
+            self._join(file)
+            runner.thaw()
+            self.held_s -= (time.monotonic() - began) * counted
 
-    def _wanted_now(self) -> bool:
-        """Whether somebody waits to hold the device alone."""
-        with self._wanted.open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-        return False
+    def _give_way(self, runner: Stoppable, file: IO[str], *, counted: bool) -> float:
+        """If a timing waits: stop the runner, let the timing have the device, and go on. The seconds it took."""
+        if not self._queue.any():
+            return 0.0
+        began = time.monotonic()
+        with self._away(runner, file, counted=counted):
+            pass  # joining again waits for all timings
+        return time.monotonic() - began
 
-    def _join(self, file: IO[str]) -> None:
-        """Lock an open lock file together with others, after whoever has closed the gate."""
-        with self._gate.open("w") as gate:
-            fcntl.flock(gate, fcntl.LOCK_SH)
-            fcntl.flock(file, fcntl.LOCK_SH)
+    def _pause(self, file: IO[str], *, counted: bool) -> None:
+        if self._queue.any():
+            began = time.monotonic()
+            fcntl.flock(file, fcntl.LOCK_UN)
+            self._join(file)
+            self.held_s -= (time.monotonic() - began) * counted
 
     @contextmanager
     def _counted(self, *, counted: bool) -> Iterator[None]:
@@ -157,14 +171,10 @@ class DeviceLease:
             self.held_s += (time.monotonic() - start) * counted
 
 
-def _within(limit_s: float, file: IO[str]) -> bool:
-    """Whether the file could be locked in that time."""
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(_POLL_S)
-        else:
-            return True
-    return False
+def _locked(file: IO[str], how: int) -> bool:
+    """Whether the file could be locked without waiting."""
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -83,6 +83,7 @@ class Referee:
 
     def evaluate(self, request: EvaluationRequest) -> Evaluation:
         """Judge one candidate. Raises ReferenceFailed or ProblemError when the problem itself cannot be judged."""
+        self._lease.begin()
         evaluation = self._evaluate(request, self.exhibits_for(request), self._profiler, self._code)
         self._judged = (request, evaluation)
         return evaluation
@@ -90,8 +91,10 @@ class Referee:
     def certify(self, request: EvaluationRequest) -> dict[str, Any]:
         """Judge a finalist, unless it was what this process judged last; examine it as a system, judge it once more
         with new secrets, and write its certificate. Raises as `evaluate` does."""
-        exhibits = self.exhibits_for(request)
         judged, evaluation = self._judged or (None, None)
+        if judged != request:
+            self._lease.begin()
+        exhibits = self.exhibits_for(request)
         if evaluation is None or judged != request:
             evaluation = self._evaluate(request, exhibits, self._profiler)
         if self._training is None:
@@ -115,6 +118,7 @@ class Referee:
         exhibits = self.exhibits_for(request)
         if self._tuning is None or self._tuning.request != request:
             self.rest()
+            self._lease.begin()
             parts = TuningParts(exhibits, self._lease, self._timer, self._runner, self.device)
             self._tuning = Tuning(parts, request)
         return self._tuning.measure(source).to_json()
@@ -382,8 +386,8 @@ class Referee:
         if self._on_gpu and not self._options.eager_only and not self._record(problem.outline.source_hash).latency_us:
             self._compile_ahead(problem, request.hardware, seed)
         self._take_room(problem, request.hardware)
-        with self._lease.shared():
-            return Exhibits(problem, request.hardware if self._on_gpu else "cpu", self.device, seed)
+        with self._lease.shared() as pause:
+            return Exhibits(problem, request.hardware if self._on_gpu else "cpu", self.device, seed, pause)
 
     def _compile_ahead(self, problem: Problem, hardware: str, seed: int) -> None:
         """Have the baselines compiled while this judge holds little of the device's memory. A failure costs nothing:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-import pytest
-
-from worker.judge import lease
 from worker.judge.lease import DeviceLease
+from worker.judge.waiting import Queue
 
 
 def test_verifications_share_and_a_timing_is_alone(tmp_path: Path) -> None:
@@ -32,10 +32,7 @@ def test_verifications_share_and_a_timing_is_alone(tmp_path: Path) -> None:
     thread.join()
 
 
-def test_a_timing_gets_its_turn_among_verifications_that_overlap(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lease, "_PATIENCE_S", 0.3)
+def test_a_timing_gets_its_turn_among_verifications_that_overlap(tmp_path: Path) -> None:
     over, timed = threading.Event(), threading.Event()
 
     def verify(delay_s: float) -> None:
@@ -80,6 +77,7 @@ class Runner:
         self._told = told
         self.meanwhile: Callable[[], float] | None = None
         self.turn: Callable[[], AbstractContextManager[object]] | None = None
+        self.away: Callable[[], AbstractContextManager[object]] | None = None
 
     def freeze(self) -> None:
         self._told.append("stopped")
@@ -118,10 +116,7 @@ def test_a_runner_that_is_waited_for_gives_way_to_a_timing(tmp_path: Path) -> No
     assert told[-1] == "timed again" and runner.meanwhile is None
 
 
-def test_a_turn_comes_before_the_next_timing_of_whoever_times_all_the_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lease, "_PATIENCE_S", 60.0)
+def test_a_turn_comes_before_the_next_timing_of_whoever_times_all_the_time(tmp_path: Path) -> None:
     over, order = threading.Event(), []
 
     def time_on() -> None:
@@ -175,3 +170,77 @@ def test_whoever_only_shares_the_device_may_not_ask_for_a_turn(tmp_path: Path) -
     runner = Runner([])
     with DeviceLease(tmp_path, "cpu").lent(runner):
         assert runner.turn is None
+
+
+def test_the_device_is_free_while_something_is_built(tmp_path: Path) -> None:
+    told: list[str] = []
+    runner = Runner(told)
+    mine = DeviceLease(tmp_path, "cpu")
+    with mine.lent(runner):
+        assert runner.away is not None
+        with runner.away():
+            with DeviceLease(tmp_path, "cpu").exclusive():
+                told.append("timed")
+            time.sleep(0.3)
+        assert told == ["stopped", "timed", "resumed"]
+    assert mine.held_s < 0.2, "what is built holds nothing"
+    assert runner.away is None
+
+
+def test_whoever_prepares_lets_timings_go_first(tmp_path: Path) -> None:
+    timed = threading.Event()
+
+    def timing() -> None:
+        with DeviceLease(tmp_path, "cpu").exclusive():
+            timed.set()
+
+    with DeviceLease(tmp_path, "cpu").shared() as pause:
+        pause()
+        thread = threading.Thread(target=timing)
+        thread.start()
+        assert not timed.wait(0.3), "only between two steps"
+        pause()
+        assert timed.is_set()
+    thread.join()
+
+
+def test_of_two_timings_the_one_whose_work_began_first_goes_first(tmp_path: Path) -> None:
+    leases = [DeviceLease(tmp_path, "cpu") for _number in range(4)]
+    order: list[int] = []
+    for number in (2, 0, 3, 1):
+        leases[number].begin()
+
+    def timing(number: int) -> None:
+        with leases[number].exclusive():
+            order.append(number)
+
+    with DeviceLease(tmp_path, "cpu").shared():
+        threads = [threading.Thread(target=timing, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.3)
+    for thread in threads:
+        thread.join(10)
+    assert order == [2, 0, 3, 1]
+
+
+_WAITS = """
+import sys, pathlib
+from worker.judge.waiting import Queue
+with Queue(pathlib.Path(sys.argv[1])).waiting("0") as first:
+    print(first(), flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_process_that_died_while_it_waited_is_waited_for_by_nobody(tmp_path: Path) -> None:
+    queue = Queue(tmp_path)
+    command = [sys.executable, "-c", _WAITS, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as waits:
+        assert waits.stdout is not None and waits.stdout.readline() == "True\n"
+        with queue.waiting("1") as first:
+            assert queue.any() and not first()
+            waits.kill()
+            waits.wait()
+            assert first()
+    assert not queue.any() and not list(tmp_path.iterdir())

@@ -115,6 +115,8 @@ class Runner:
         from working."""
         self.turn: Callable[[], contextlib.AbstractContextManager[object]] | None = None
         """Has the device alone for it when it asks for that, as runners of baselines may."""
+        self.away: Callable[[], contextlib.AbstractContextManager[object]] | None = None
+        """Entered while something is built for it: it needs no device then."""
 
     def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> dict[str, Any]:
         """Send a control message and wait for its answer, serving builds and turns on the device meanwhile (their time
@@ -133,7 +135,9 @@ class Runner:
                     return self._result(answer)
                 started = time.monotonic()
                 if "build" in answer:
-                    self._serve_build(answer)
+                    with self.away() if self.away is not None else contextlib.nullcontext():
+                        reply = self._built(answer)
+                    self._hand_over(reply)
                 else:
                     self._give_turn()
                 deadline += time.monotonic() - started
@@ -258,9 +262,8 @@ class Runner:
             return dict(answer["done"])
         raise self._failure(answer)
 
-    def _serve_build(self, request: dict[str, Any]) -> None:
-        """Build what was asked for and hand over the artefact's bytes as a descriptor: no runner can read the cache,
-        which holds other candidates' work."""
+    def _built(self, request: dict[str, Any]) -> Path | str:
+        """Build what was asked for: the artefact, or the compiler's message."""
         started = time.monotonic()
         language, source, flags = request.get("build"), request.get("source"), request.get("flags")
         well_formed = isinstance(language, str) and isinstance(source, str) and isinstance(flags, list)
@@ -269,13 +272,19 @@ class Runner:
         try:
             path = Path(self.build(str(language), str(source), [str(flag) for flag in flags or []]))
         except BuildFailed as failed:
+            return str(failed)[:16_000]
+        finally:
             self.build_s += time.monotonic() - started
-            protocol.send_message(self._control, {"error": str(failed)[:16_000]}, (), _TAKING_S)
-            return
-        self.build_s += time.monotonic() - started
         self.builds.append((str(language), str(source), [str(flag) for flag in flags or []], str(path)))
-        with path.open("rb") as artefact:
-            protocol.send_message(self._control, {"name": path.name}, (artefact.fileno(),), _TAKING_S)
+        return path
+
+    def _hand_over(self, built: Path | str) -> None:
+        """The artefact's bytes as a descriptor: no runner can read the cache, which holds other candidates' work."""
+        if isinstance(built, str):
+            protocol.send_message(self._control, {"error": built}, (), _TAKING_S)
+            return
+        with built.open("rb") as artefact:
+            protocol.send_message(self._control, {"name": built.name}, (artefact.fileno(),), _TAKING_S)
 
     def _give_turn(self) -> None:
         """The device, until the runner says that it has done with it."""

@@ -1,0 +1,59 @@
+"""A queue of processes: who waits, and whether anybody who goes first is still alive.
+
+A file for each that waits, locked by it: the kernel unlocks it when its process dies, and whoever looks next removes
+it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_number = itertools.count()
+
+
+class Queue:
+    """Those who wait for one thing, in the order of their keys."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+
+    @contextmanager
+    def waiting(self, key: str) -> Iterator[Callable[[], bool]]:
+        """Wait in the queue. Gives what tells whether this one is first: no living one has a key that sorts before."""
+        name = f"{key}-{os.getpid()}-{next(_number)}"
+        made, path = self._folder / f".{name}", self._folder / name
+        with made.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            made.rename(path)  # seen only when locked: else it would be taken for one of a dead process
+            try:
+                yield lambda: next(self._living(), None) == name
+            finally:
+                path.unlink()
+
+    def any(self) -> bool:
+        """Whether somebody waits."""
+        return next(self._living(), None) is not None
+
+    def _living(self) -> Iterator[str]:
+        for path in sorted(self._folder.iterdir()):
+            if not path.name.startswith(".") and _lives(path):
+                yield path.name
+
+
+def _lives(path: Path) -> bool:
+    """Whether the one that waits with this file does so still; the file of a dead one is removed."""
+    try:
+        with path.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    path.unlink(missing_ok=True)
+    return False
