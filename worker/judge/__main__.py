@@ -69,7 +69,7 @@ def _ask(referee: Referee, question: str, what: dict[str, Any]) -> dict[str, Any
     if question == "measure":
         return {"report": referee.measure(EvaluationRequest(**what["request"]), what["source"])}
     if question == "fingerprint":
-        return {"report": {"fingerprint": referee.fingerprint(what["source"])}}
+        return {"report": {"fingerprint": referee.fingerprint(EvaluationRequest(**what))}}
     if question == "rest":
         referee.rest()
         return {"report": {}}

@@ -93,8 +93,8 @@ class Judge:
     def fingerprint(self, request: EvaluationRequest) -> str | None:
         """What the candidate is once it is built (`worker.judge.artefacts`), or None where nobody can say before it
         runs. Takes no device time. Raises JudgeFailed when the machine failed."""
-        what = {"source": request.candidate_source}
-        found: str | None = self._ask("fingerprint", what, request.problem_source)["fingerprint"]
+        answer = self._ask("fingerprint", request.to_json(), request.problem_source)
+        found: str | None = answer["fingerprint"]
         return found
 
     def measure(self, request: EvaluationRequest, source: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ candidate is built, too: 20 to 60 s of a compiler, for which nobody was timed.
 from __future__ import annotations
 
 import fcntl
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -54,12 +55,17 @@ class DeviceLease:
         self._path = folder / f"{device_name}.lock"
         self._drain_s = 0.0 if device_name == "cpu" else _DRAIN_S
         self._since_ns = time.time_ns()
-        self.held_s = 0.0
-        """Seconds for which this process held the device, in either mode, where they were counted."""
+        self._held = _Held()
 
     def begin(self) -> None:
         """Work begins that the device will be wanted for: whoever began earlier goes first."""
         self._since_ns = time.time_ns()
+
+    @property
+    def held_s(self) -> float:
+        """Seconds for which this process held the device, in either mode, where they were counted; once for what
+        several of its threads held at a time."""
+        return self._held.total_s
 
     @contextmanager
     def shared(self, *, counted: bool = True) -> Iterator[Callable[[], None]]:
@@ -68,7 +74,7 @@ class DeviceLease:
         them should not pay for."""
         with self._path.open("w") as file:
             self._join(file)
-            with self._counted(counted=counted):
+            with self._held.counted(counted):
                 yield lambda: self._pause(file, counted=counted)
 
     @contextmanager
@@ -90,7 +96,7 @@ class DeviceLease:
             try:
                 for runner in runners:
                     add(runner)
-                with self._counted(counted=counted):
+                with self._held.counted(counted):
                     yield add
             finally:
                 for runner in added:
@@ -101,7 +107,7 @@ class DeviceLease:
         """Hold the device alone."""
         with self._path.open("w") as file:
             self._seize(file, _TIMING)
-            with self._counted(counted=True):
+            with self._held.counted(True):
                 yield
 
     @contextmanager
@@ -135,16 +141,15 @@ class DeviceLease:
     @contextmanager
     def _away(self, runner: Stoppable, file: IO[str], *, counted: bool) -> Iterator[None]:
         """Without the device, which a runner shares by this lock; the runner is stopped meanwhile."""
-        began = time.monotonic()
         runner.freeze()
         time.sleep(self._drain_s)
         fcntl.flock(file, fcntl.LOCK_UN)
-        try:
-            yield
-        finally:
-            self._join(file)
-            runner.thaw()
-            self.held_s -= (time.monotonic() - began) * counted
+        with self._held.without(counted):
+            try:
+                yield
+            finally:
+                self._join(file)
+                runner.thaw()
 
     def _give_way(self, runner: Stoppable, file: IO[str], *, counted: bool) -> float:
         """If a timing waits: stop the runner, let the timing have the device, and go on. The seconds it took."""
@@ -157,18 +162,49 @@ class DeviceLease:
 
     def _pause(self, file: IO[str], *, counted: bool) -> None:
         if self._queue.any():
-            began = time.monotonic()
             fcntl.flock(file, fcntl.LOCK_UN)
-            self._join(file)
-            self.held_s -= (time.monotonic() - began) * counted
+            with self._held.without(counted):
+                self._join(file)
+
+
+class _Held:
+    """A clock that runs while any thread of this process holds the device."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holders, self._since, self._total_s = 0, 0.0, 0.0
+
+    @property
+    def total_s(self) -> float:
+        """Seconds so far."""
+        with self._lock:
+            return self._total_s + (time.monotonic() - self._since if self._holders else 0.0)
 
     @contextmanager
-    def _counted(self, *, counted: bool) -> Iterator[None]:
-        start = time.monotonic()
+    def counted(self, really: bool) -> Iterator[None]:
+        """While this is held."""
+        self._add(really)
         try:
             yield
         finally:
-            self.held_s += (time.monotonic() - start) * counted
+            self._add(-really)
+
+    @contextmanager
+    def without(self, really: bool) -> Iterator[None]:
+        """While what was held is given away."""
+        self._add(-really)
+        try:
+            yield
+        finally:
+            self._add(really)
+
+    def _add(self, holders: int) -> None:
+        with self._lock:
+            now = time.monotonic()
+            if self._holders:
+                self._total_s += now - self._since
+            self._since = now
+            self._holders += holders
 
 
 def _locked(file: IO[str], how: int) -> bool:

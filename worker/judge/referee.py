@@ -6,6 +6,7 @@ request ► intake (parse) ► runner (load; builds by the broker) ► verify (`
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import hashlib
 import random
@@ -18,13 +19,15 @@ from typing import Any
 import structlog
 import torch
 
+from problems.catalog import ProblemError
 from worker.judge import ahead, artefacts, environment
-from worker.judge.baselines import Baselines, Record, compile_ahead
+from worker.judge.baselines import Baselines, Record
 from worker.judge.certificate.certify import certify
 from worker.judge.certificate.parts import RefereeParts
 from worker.judge.certificate.system import control
 from worker.judge.checks import provenance, sensitivity, settings, shapes, state, values
 from worker.judge.checks.values import judge_case
+from worker.judge.compiling import Compiling
 from worker.judge.dynamics.check import Training
 from worker.judge.exhibits import Exhibits, expected_bytes
 from worker.judge.generated import CodeReader
@@ -45,7 +48,7 @@ from worker.judge.timing.pace import THOROUGH, USUAL, Pace
 from worker.judge.timing.races import Timer, Timings
 from worker.judge.trial import CONSTRUCT_LIMIT_S, FIRST_RUN_LIMIT_S, SUBJECT, Trial
 from worker.judge.tuning import Tuning, TuningParts
-from worker.judge.verdict import Fault, ReferenceFailed, Verdict
+from worker.judge.verdict import Fault, Verdict
 from worker.profile.ladder import Profiler
 
 log = structlog.get_logger()
@@ -67,6 +70,12 @@ class Referee:
         self._lease = DeviceLease(options.home / "run", _device_name(self._on_gpu))
         self._room = Room(options.home / "run", _device_name(True), memory_bytes(self.device)) if self._on_gpu else None
         self.processes = Processes(options, on_gpu=self._on_gpu)
+        self._compiling = Compiling(
+            self.processes,
+            self._lease,
+            self.device,
+            lambda problem, hardware: self._take_room(problem, hardware, _AHEAD_SHARE),
+        )
         self._exhibits: Exhibits | None = None
         self._baselines: Baselines | None = None
         self._training: Training | None = None
@@ -123,10 +132,14 @@ class Referee:
             self._tuning = Tuning(parts, request)
         return self._tuning.measure(source).to_json()
 
-    def fingerprint(self, source: str) -> str | None:
-        """What the candidate is once it is built (`worker.judge.artefacts`). Takes no lease: no device is used."""
+    def fingerprint(self, request: EvaluationRequest) -> str | None:
+        """What the candidate is once it is built (`worker.judge.artefacts`), which takes no device. While the first one
+        of a problem is built its baselines are compiled."""
+        if self._exhibits is None and not self._compiling.begun:
+            with contextlib.suppress(ProblemError):  # the judgement will say so
+                self._compile_ahead(Problem(request.problem_source, request.problem_name), request.hardware)
         with self.processes.runner(device=False) as runner:
-            return artefacts.fingerprint(runner, source)
+            return artefacts.fingerprint(runner, request.candidate_source)
 
     def rest(self) -> None:
         """No more configurations: end their runner."""
@@ -137,6 +150,7 @@ class Referee:
     def admit(self, source: str, name: str, hardware: str) -> dict[str, Any]:
         """The admission test of a problem. Raises ProblemError or ReferenceFailed when it is not even a problem."""
         problem = Problem(source, name)
+        self._compiling.wait()
         if self._on_gpu:
             self._close_problem()
             self._take_room(problem, hardware)
@@ -147,7 +161,7 @@ class Referee:
     def make_room(self, *, idle: bool) -> None:
         """Give the device's memory back if another judge waits for it: what the problem needs is made again with the
         next candidate. `idle`: there is no candidate now."""
-        if self._room is not None and self._room.wanted(idle=idle):
+        if self._room is not None and not self._compiling.busy and self._room.wanted(idle=idle):
             self._close_problem()
             gc.collect()
             self._trim()
@@ -383,28 +397,19 @@ class Referee:
 
     def _prepare(self, request: EvaluationRequest, seed: int) -> Exhibits:
         problem = Problem(request.problem_source, request.problem_name)
-        if self._on_gpu and not self._options.eager_only and not self._record(problem.outline.source_hash).latency_us:
-            self._compile_ahead(problem, request.hardware, seed)
+        if not self._compiling.wait():
+            self._compile_ahead(problem, request.hardware)
+            self._compiling.wait()
+        self._trim()
         self._take_room(problem, request.hardware)
         with self._lease.shared() as pause:
             return Exhibits(problem, request.hardware if self._on_gpu else "cpu", self.device, seed, pause)
 
-    def _compile_ahead(self, problem: Problem, hardware: str, seed: int) -> None:
-        """Have the baselines compiled while this judge holds little of the device's memory. A failure costs nothing:
-        what is not in the cache then is compiled when it is needed."""
-        self._take_room(problem, hardware, _AHEAD_SHARE)
-        began = time.monotonic()
-        try:
-            runner = self.processes.baseline_runner(problem.outline.source_hash)
-            runner.turn = self._lease.turn
-            try:
-                compile_ahead(problem, hardware, self.device, seed, runner, lambda: self._lease.shared(counted=False))
-            finally:
-                runner.close()
-        except (Fault, ReferenceFailed, torch.OutOfMemoryError) as failure:
-            log.warning("baselines.not_compiled_ahead", reason=str(failure)[:300])
-        log.info("baselines.compiled_ahead", problem=problem.outline.name, wall_s=round(time.monotonic() - began, 1))
-        self._trim()
+    def _compile_ahead(self, problem: Problem, hardware: str) -> None:
+        """Have the baselines compiled, where they never were, while this judge holds little of the device's memory."""
+        compiled = self._on_gpu and not self._options.eager_only
+        if compiled and not self._record(problem.outline.source_hash).latency_us:
+            self._compiling.begin(problem, hardware, self._seed)
 
     def _take_room(self, problem: Problem, hardware: str, share: float = 1.0) -> None:
         """Wait until the device's memory has room for this problem, or for so much of it."""

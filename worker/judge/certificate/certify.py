@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import structlog
@@ -28,16 +29,20 @@ from worker.judge.verdict import Check, Fault, Verdict
 log = structlog.get_logger()
 
 _ASAN = "AddressSanitizer and UBSan"
-CHECKS: tuple[tuple[str, Callable[[Trial], None]], ...] = (
+_Named = tuple[str, Callable[[Trial], None]]
+_BESIDE_THE_JUDGE: tuple[_Named, ...] = (
     (alive.NAME, alive.check),
     (autocast.NAME, autocast.check),
     (leak.NAME, leak.check),
+)
+"""The judge computes for these, and for the training: one at a time, since its random numbers are one process's."""
+_IN_RUNNERS: tuple[_Named, ...] = (
     (graphs.NAME, graphs.check),
     (streams.NAME, streams.check),
     (compiled.NAME, compiled.check),
-    *sanitizers.CHECKS,
 )
-"""Cheap ones first. Each gets a runner of its own."""
+CHECKS = (*_BESIDE_THE_JUDGE, *_IN_RUNNERS, *sanitizers.CHECKS)
+"""Each gets a runner of its own."""
 
 
 @dataclass(slots=True)
@@ -86,14 +91,23 @@ def certify(
 
 def examine(parts: RefereeParts, request: EvaluationRequest, evaluation: Evaluation) -> SystemReport:
     """Every system check. A failed one does not stop the others: the report is for people who will mend the kernel."""
-    report = SystemReport()
-    checks = [*CHECKS, *([("training dynamics", parts.training.check)] if parts.training is not None else [])]
+    training = [("training dynamics", parts.training.check)] if parts.training is not None else []
+    found: dict[str, SystemReport] = {}
     took_s: dict[str, float] = {}
-    for name, check in checks:
-        began = time.monotonic()
-        run_check(parts, request, name, check, report)
-        took_s[name] = round(time.monotonic() - began, 1)
+
+    def run_lane(checks: Sequence[_Named]) -> None:
+        for name, check in checks:
+            began = time.monotonic()
+            found[name] = SystemReport()
+            run_check(parts, request, name, check, found[name])
+            took_s[name] = round(time.monotonic() - began, 1)
+
+    _side_by_side(run_lane, ([*_BESIDE_THE_JUDGE, *training], _IN_RUNNERS, sanitizers.CHECKS), parts.device)
     log.info("certificate.checked", candidate=request.candidate_id, took_s=took_s)
+    report = SystemReport()
+    for name, _check in (*CHECKS, *training):
+        report.rows += found[name].rows
+        report.refuse(found[name].verdict, found[name].reason)
     report.again = parts.again()
     report.rows += [_system(row) for row in fresh.compare(evaluation, report.again)]
     if parts.control is not None:
@@ -101,6 +115,20 @@ def examine(parts: RefereeParts, request: EvaluationRequest, evaluation: Evaluat
     if report.again.verdict not in (Verdict.OK, Verdict.INFRA_ERROR):
         report.refuse(report.again.verdict, f"a fresh judgement failed: {report.again.reason}")
     return report
+
+
+def _side_by_side(run: Callable[[Sequence[_Named]], None], lanes: Sequence[Sequence[_Named]], device: str) -> None:
+    """On a GPU, where a runner mostly starts, loads and compiles; on a CPU, whose cores they use, one after another."""
+    if device == "cpu":
+        for lane in lanes:
+            run(lane)
+        return
+    mine, *others = lanes
+    with ThreadPoolExecutor(len(others)) as threads:
+        running = [threads.submit(run, lane) for lane in others]
+        run(mine)
+        for each in running:
+            each.result()
 
 
 def run_check(

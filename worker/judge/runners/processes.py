@@ -61,6 +61,10 @@ class Processes:
         """The sandbox level of the runners; `none` before the first."""
         return self._zygote.level if self._zygote is not None else "none"
 
+    def start(self) -> None:
+        """Start what forks the runners, for other threads to use. Raises SandboxTooWeak."""
+        self._ensure_zygote()
+
     @contextmanager
     def runner(self, *, unlimited: bool = False, device: bool = True) -> Iterator[Runner]:
         """A runner for a candidate, with its build broker; without a `device` it sees no GPU. Raises SandboxTooWeak.

@@ -42,7 +42,10 @@ class BuildFailed(Exception):
 
 
 class Zygote:
-    """The process that forks runners. Restarted by its owner when it dies."""
+    """The process that forks runners, for any thread. Restarted by its owner when it dies.
+
+    To be started by a thread that lives as long as it: the kernel ends it with that.
+    """
 
     def __init__(self, environment: dict[str, str], level: str | None = None) -> None:
         ours, theirs = socket.socketpair()
@@ -55,6 +58,7 @@ class Zygote:
             stdout=sys.stderr.fileno(),  # the judge's own standard output carries reports
         )
         theirs.close()
+        self._asking = threading.Lock()
         hello, _fds = protocol.receive_message(ours, timeout_s=120)
         self.level: str = level or hello["level"]
 
@@ -85,8 +89,9 @@ class Zygote:
 
     def _ask(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> dict[str, Any]:
         try:
-            protocol.send_message(self._socket, message, fds)
-            answer, _fds = protocol.receive_message(self._socket, timeout_s=60)
+            with self._asking:
+                protocol.send_message(self._socket, message, fds)
+                answer, _fds = protocol.receive_message(self._socket, timeout_s=60)
         except (protocol.PeerClosed, protocol.PeerTimeout) as gone:
             raise Fault(Verdict.INFRA_ERROR, "the zygote died") from gone
         return answer

@@ -1,0 +1,68 @@
+"""A problem's baselines compiled before they are needed, while its first candidate is built."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+import torch
+
+from worker.judge.baselines import compile_ahead
+from worker.judge.lease import DeviceLease
+from worker.judge.reference.problem import Problem
+from worker.judge.runners.processes import Processes
+from worker.judge.verdict import Fault, ReferenceFailed
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Compiling:
+    """One problem at a time, in a thread."""
+
+    processes: Processes
+    lease: DeviceLease
+    device: str
+    take_room: Callable[[Problem, str], None]
+    """Waits until a GPU's memory has room for it."""
+    _thread: threading.Thread | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether it was begun and not waited for yet."""
+        return self._thread is not None
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is being compiled."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def begin(self, problem: Problem, hardware: str, seed: int) -> None:
+        """Begin. A failure costs nothing: what is not in the cache then is compiled when it is needed."""
+        self.processes.start()  # not by the thread: what starts processes has to outlive them
+        self._thread = threading.Thread(target=self._compile, args=(problem, hardware, seed), daemon=True)
+        self._thread.start()
+
+    def wait(self) -> bool:
+        """Until it is over, if it was begun; whether it was."""
+        begun, self._thread = self._thread, None
+        if begun is not None:
+            begun.join()
+        return begun is not None
+
+    def _compile(self, problem: Problem, hardware: str, seed: int) -> None:
+        self.take_room(problem, hardware)
+        began = time.monotonic()
+        try:
+            runner = self.processes.baseline_runner(problem.outline.source_hash)
+            runner.turn = self.lease.turn
+            try:
+                compile_ahead(problem, hardware, self.device, seed, runner, lambda: self.lease.shared(counted=False))
+            finally:
+                runner.close()
+        except (Fault, ReferenceFailed, torch.OutOfMemoryError) as failure:
+            log.warning("baselines.not_compiled_ahead", reason=str(failure)[:300])
+        log.info("baselines.compiled_ahead", problem=problem.outline.name, wall_s=round(time.monotonic() - began, 1))
