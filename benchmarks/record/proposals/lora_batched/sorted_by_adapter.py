@@ -98,7 +98,10 @@ def go_up(
             scaled = rows * up[:, None]
             kept = scaled.to(tl.float16)
             rest = tl.where(tl.abs(kept) < float("inf"), scaled - kept.to(tl.float32), 0.0)
-            found = tl.dot(rest.to(tl.float16), columns, tl.dot(kept, columns)) * down[:, None]
+            # The rest, often zero and of either sign, has no part where b is not finite: 0 times infinity is NaN.
+            small = tl.dot(rest.to(tl.float16), columns)
+            small = tl.where(tl.abs(small) < float("inf"), small, 0.0)
+            found = tl.dot(kept, columns, small) * down[:, None]
         else:
             found = tl.dot(rows.to(columns.dtype), columns, input_precision="ieee")
         token = tl.load(order + place, mask=here, other=0).to(tl.int64)
@@ -114,7 +117,7 @@ class ModelNew(nn.Module):
         self.register_buffer("ranks", torch.tensor([max(1, rank >> (place % 4)) for place in range(adapters)]))
 
     def forward(self, base, x, a, b, adapter):
-        base, x, a, b = (each.contiguous() for each in (base, x, a, b))
+        base, x, a, b, adapter = (each.contiguous() for each in (base, x, a, b, adapter))
         (adapters, rank, inner), (tokens, outer) = a.shape, base.shape
         if rank > 256:
             raise ValueError(f"adapters of rank {rank} do not fit into a tile")
