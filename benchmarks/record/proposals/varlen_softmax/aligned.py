@@ -57,7 +57,8 @@ def _softmax(
             value, inside = _vectors(scores, start + lane, begin, end, VECTOR, EVEN)
             higher = tl.maximum(top, tl.max(value, axis=1, keep_dims=True))
             safe = tl.where(higher == float("-inf"), 0.0, higher)
-            total = total * tl.exp(tl.where(top == float("-inf"), 0.0, top) - safe)
+            # Of nothing but -inf so far exp(-inf) = 0 stays; with 0 in its place it was NaN before scores below -88.
+            total = total * tl.exp(top - safe)
             total += tl.sum(tl.where(inside, tl.exp(value - safe), 0.0), axis=1, keep_dims=True)
             top = higher
     safe = tl.where(top == float("-inf"), 0.0, top)
