@@ -151,14 +151,15 @@ class Exhibits:
         return found
 
 
-def expected_bytes(problem: Problem, hardware: str, device: str, *, compiled: bool) -> int:
-    """What judging this problem will take of a GPU's memory, at a guess: the judge's cases, two benches for each
-    workload, graphs of the `compiled` baselines, and the most that is alive on the way. Raises ReferenceFailed."""
+def expected_bytes(problem: Problem, hardware: str, device: str, *, compiled: bool) -> tuple[int, int]:
+    """What judging this problem will take of a GPU's memory, at a guess: what is kept (the judge's cases, two benches
+    for each workload, graphs of the `compiled` baselines), and the most that is alive on the way. Raises
+    ReferenceFailed."""
     total, kept, passing = memory_bytes(device), _CONTEXT_BYTES, 0
     for workload in problem.workloads(hardware):
         found = problem.footprint(workload)
         if found is None:
-            return int(_UNKNOWN_SHARE * total)
+            return int(_UNKNOWN_SHARE * total), 0
         given, returned = found.inputs, found.outputs
         if problem.spec.trains(workload):
             given, returned = given + returned, given + returned + found.parameters
@@ -170,4 +171,4 @@ def expected_bytes(problem: Problem, hardware: str, device: str, *, compiled: bo
         kept += cases + (2 + _GRAPHS * compiled) * returned + 2 * bench
         results = min(int(_RETAIN_SHARE * total), _MAX_RETAINED * returned)
         passing = max(passing, results, 3 * max(found.wide, found.largest) + case)
-    return int(_RUNNERS_TIMES * (kept + passing))
+    return int(_RUNNERS_TIMES * kept), int(_RUNNERS_TIMES * passing)

@@ -415,7 +415,8 @@ class Referee:
         """Wait until the device's memory has room for this problem, or for so much of it."""
         if self._room is not None:
             compiled = not self._options.eager_only
-            self._room.take(int(share * expected_bytes(problem, hardware, self.device, compiled=compiled)))
+            kept, passing = expected_bytes(problem, hardware, self.device, compiled=compiled)
+            self._room.take(int(share * kept), int(share * passing))
 
     def _again(self, request: EvaluationRequest) -> Evaluation:
         """A second judgement that shares nothing with the first but the device: new seeds, parameters and processes."""

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import mmap
 import os
+import threading
 import warnings
 from typing import Any, Protocol
 
@@ -101,7 +102,7 @@ class DeviceArena:
     @classmethod
     def create(cls, nbytes: int) -> DeviceArena:
         """Allocate. Raises CudaDriverError when the device is full, also without what torch keeps for later here."""
-        torch.cuda.current_stream()  # makes torch's primary context current
+        torch.cuda.current_stream()  # starts the driver
         size = max(1 << 21, nbytes)
         try:
             pointer = _allocated(size)
@@ -138,10 +139,35 @@ def _allocated(size: int) -> int:
     return pointer.value
 
 
+class _Thread(threading.local):
+    """What is known of the calling thread."""
+
+    has_context = False
+
+
+_thread = _Thread()
+
+
 def _driver(name: str, *arguments: Any) -> None:
-    library = ctypes.CDLL("libcuda.so.1")
+    """Call the driver in torch's context, the device's primary one: a thread in which torch has done nothing has none
+    (error 201 for the first allocation of each). Raises CudaDriverError."""
+    if not _thread.has_context:
+        device, context = ctypes.c_int(), ctypes.c_void_p()
+        _called("cuDeviceGet", ctypes.byref(device), ctypes.c_int(0))
+        _called("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        _called("cuCtxSetCurrent", context)
+        _thread.has_context = True
+    _called(name, *arguments)
+
+
+def _called(name: str, *arguments: Any) -> None:
+    library = _library()
     code = getattr(library, name)(*arguments)
     if code:
         text = ctypes.c_char_p()
         library.cuGetErrorString(code, ctypes.byref(text))
         raise CudaDriverError(f"{name}: {(text.value or b'unknown error').decode()} ({code})")
+
+
+def _library() -> Any:
+    return ctypes.CDLL("libcuda.so.1")

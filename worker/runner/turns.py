@@ -13,6 +13,7 @@ import contextlib
 import functools
 import importlib
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -31,27 +32,31 @@ _PLACES = (
 
 
 class Turns:
-    """This runner's turns on the device; one within another is part of it."""
+    """This runner's turns on the device; one within another is part of it, and so is what other threads do meanwhile:
+    those of an autotuner ask as well."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
+        self._lock = threading.Lock()
         self._depth = 0
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
         """Wait for the device, have it alone, and give it back when all work on it is done."""
-        if not self._depth:
-            protocol.send_message(self._control, {"turn": True})
-            protocol.receive_message(self._control)
-        self._depth += 1
+        with self._lock:
+            if not self._depth:
+                protocol.send_message(self._control, {"turn": True})
+                protocol.receive_message(self._control)
+            self._depth += 1
         try:
             yield
         finally:
-            self._depth -= 1
-            if not self._depth:
-                if torch.cuda.is_available():
-                    torch.cuda.synchronize()
-                protocol.send_message(self._control, {"turn": False})
+            with self._lock:
+                self._depth -= 1
+                if not self._depth:
+                    if torch.cuda.is_available():
+                        torch.cuda.synchronize()
+                    protocol.send_message(self._control, {"turn": False})
 
 
 def take_turns(control: socket.socket) -> None:

@@ -22,7 +22,7 @@ import sys, pathlib, structlog
 from worker.judge.room import Room
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 room = Room(pathlib.Path(sys.argv[1]), "gpu", int(sys.argv[2]))
-room.take(int(sys.argv[3]))
+room.take(int(sys.argv[3]), int(sys.argv[4]))
 print("in", flush=True)
 sys.stdin.readline()
 room.leave()
@@ -34,8 +34,8 @@ sys.stdin.readline()
 class Other:
     """A judge in another process."""
 
-    def __init__(self, folder: Path, nbytes: int) -> None:
-        arguments = [sys.executable, "-c", OTHER, str(folder), str(TOTAL), str(nbytes)]
+    def __init__(self, folder: Path, nbytes: int, passing: int = 0) -> None:
+        arguments = [sys.executable, "-c", OTHER, str(folder), str(TOTAL), str(nbytes), str(passing)]
         self.process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def says(self) -> str:
@@ -101,6 +101,18 @@ def test_what_is_small_does_not_overtake_what_waits(mine: Room, tmp_path: Path) 
         assert small.says() == "in"
     finally:
         for other in filter(None, (large, small)):
+            other.kill()
+
+
+def test_what_is_needed_at_times_is_kept_for_the_two_that_need_most(mine: Room, tmp_path: Path) -> None:
+    mine.take(10 << 30, passing=20 << 30)
+    others = [Other(tmp_path, 10 << 30, 20 << 30) for _number in range(4)]
+    try:
+        assert [other.says() for other in others] == ["in"] * 4, "50 kept, and 40 for what passes"
+        others.append(Other(tmp_path, 10 << 30, 30 << 30))
+        wait_until(lambda: mine.wanted(idle=True))  # 60 kept, and 50
+    finally:
+        for other in others:
             other.kill()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,9 +21,11 @@ _MAX_BYTES = {"cpu": 64 << 20, "cuda": 512 << 20}
 """Inputs of the workload that is trained on."""
 
 
-def rehearse(exhibits: Exhibits, seed: int, steps: int | None = None) -> Rehearsal:
+def rehearse(
+    exhibits: Exhibits, seed: int, steps: int | None = None, pause: Callable[[], None] = lambda: None
+) -> Rehearsal:
     """The honest runs for a problem; keep them for its next finalist. Raises NoSeat when it fits no transformer."""
-    return Rehearsal(seat_of(exhibits), seed, steps=steps)
+    return Rehearsal(seat_of(exhibits), seed, steps=steps, pause=pause)
 
 
 def seat_of(exhibits: Exhibits) -> Seat:
@@ -109,7 +112,7 @@ class Training:
         """Train with the candidate, or say why not. Raises Fault `incorrect`."""
         self.report = None
         try:
-            self._rehearsal = self._rehearsal or rehearse(self._exhibits, self._seed)
+            self._rehearsal = self._rehearsal or rehearse(self._exhibits, self._seed, pause=trial.runner.give_way)
         except NoSeat as missing:
             not_applicable(trial, missing)
             return

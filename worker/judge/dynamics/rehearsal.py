@@ -42,8 +42,10 @@ class Rehearsal:
         steps: int | None = None,
         null_runs: int = NULL_RUNS,
         clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[], None] = lambda: None,
     ) -> None:
-        """Trains the honest variants. `steps`: how many; None chooses as many as fit the device's time budget."""
+        """Trains the honest variants, 50 to 120 s on a GPU of which it is busy for a fifth. `steps`: how many; None
+        chooses as many as fit the device's time budget. `pause` is called after each, to let others have the device."""
         self.seat, self.seed, self._clock = seat, seed, clock
         self._device = seat.outputs[0].device
         self.start: Weights = initial_weights(seat.shape, self._generator(seed))
@@ -51,7 +53,7 @@ class Rehearsal:
         with _one_thread():
             self.steps = steps or self._affordable(null_runs)
             self.null = {
-                name: [train(fill(seat, each), self.start, make(), self.batches()) for each in self.operations]
+                name: [train(fill(seat, each), self.start, make(), self.batches(), pause) for each in self.operations]
                 for name, make in OPTIMISERS.items()
             }
 

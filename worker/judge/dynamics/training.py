@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -55,9 +55,16 @@ class Training:
         return self.run
 
 
-def train(model: Transformer, start: Weights, optimiser: Optimiser, batches: Iterator[Batch]) -> Run:
-    """A whole run: one step per batch."""
+def train(
+    model: Transformer,
+    start: Weights,
+    optimiser: Optimiser,
+    batches: Iterator[Batch],
+    pause: Callable[[], None] = lambda: None,
+) -> Run:
+    """A whole run: one step per batch, and `pause` after each."""
     training = Training(model, start, optimiser)
     for batch in batches:
         training.step(batch)
+        pause()
     return training.finish()

@@ -127,8 +127,7 @@ class Runner:
         """Send a control message and wait for its answer, serving builds and turns on the device meanwhile (their time
         is not counted)."""
         self._refuse_when_dead()
-        if self.meanwhile is not None:
-            self.meanwhile()
+        self.give_way()
         try:
             protocol.send_message(self._control, message, fds, timeout_s)
             deadline = time.monotonic() + timeout_s
@@ -206,6 +205,11 @@ class Runner:
     def dead(self) -> bool:
         """Whether the process has ended."""
         return not self._open
+
+    def give_way(self) -> None:
+        """Let a timing that waits go first: for a judge that computes for long while it lends its runner the device."""
+        if self.meanwhile is not None:
+            self.meanwhile()
 
     def freeze(self) -> None:
         """Stop it and all its threads until `thaw`: nothing of it runs while others are timed."""
@@ -300,7 +304,8 @@ class Runner:
             answer, extra = protocol.receive_message(self._control, _TURN_S)
             protocol.close_all(extra)
         if answer != {"turn": False}:
-            raise Fault(Verdict.SUSPICIOUS, "the runner did not end its turn on the device", self.log())
+            reason = f"the runner did not end its turn on the device but sent {str(answer)[:200]}"
+            raise Fault(Verdict.SUSPICIOUS, reason, self.log())
 
     def _failure(self, answer: dict[str, Any]) -> Fault:
         kinds = answer.get("failed")

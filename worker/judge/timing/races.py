@@ -213,6 +213,8 @@ class _Race:
             clock.contender.bench.runner.thaw()
             with contextlib.suppress(Fault):  # a runner that does not answer is closed, and then known as dead
                 clock.contender.bench.cool()
+                if isinstance(clock, DeviceClock):
+                    clock.contender.bench.trim()
 
     def _warm_up(self, fresh: Fresh) -> None:
         for clock in self._clocks:

@@ -39,6 +39,12 @@ def test_an_honest_kernel_passes_under_every_optimiser(rehearsal: Rehearsal) -> 
     assert len(json.dumps(report.to_json())) > 100
 
 
+def test_the_device_may_be_given_to_others_after_every_step() -> None:
+    pauses: list[int] = []
+    rehearsal = Rehearsal(seat_of(embedding()), 11, steps=2, null_runs=2, pause=lambda: pauses.append(1))
+    assert len(pauses) == len(rehearsal.null) * 2 * 2
+
+
 def test_sums_in_bf16_are_refused_and_the_sentence_says_so(rehearsal: Rehearsal) -> None:
     report = rehearsal.judge(in_bf16(rehearsal.seat))
     assert not report.passed
