@@ -15,6 +15,7 @@ from worker.judge.lease import DeviceLease
 from worker.judge.reference.problem import Problem
 from worker.judge.runners.processes import Processes
 from worker.judge.verdict import Fault, ReferenceFailed
+from worker.runner.memory import CudaDriverError
 
 log = structlog.get_logger()
 
@@ -63,6 +64,6 @@ class Compiling:
                 compile_ahead(problem, hardware, self.device, seed, runner, lambda: self.lease.shared(counted=False))
             finally:
                 runner.close()
-        except (Fault, ReferenceFailed, torch.OutOfMemoryError) as failure:
+        except (Fault, ReferenceFailed, torch.OutOfMemoryError, CudaDriverError) as failure:
             log.warning("baselines.not_compiled_ahead", reason=str(failure)[:300])
         log.info("baselines.compiled_ahead", problem=problem.outline.name, wall_s=round(time.monotonic() - began, 1))

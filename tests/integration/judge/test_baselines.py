@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from worker.judge.baselines import Baselines, Record, compile_ahead
+from worker.judge.compiling import Compiling
 from worker.judge.exhibits import Exhibits
 from worker.judge.lease import DeviceLease
 from worker.judge.reference.problem import Problem
@@ -90,6 +91,33 @@ def test_what_was_compiled_ahead_is_not_compiled_again(tmp_path: Path) -> None:
         baselines = Baselines(exhibits, lambda: processes.baseline_runner("plain"), Record(tmp_path / "record.json"))
         assert baselines.missing == {}
         assert any("hits 2 misses 0" in each.log() for each in baselines.runners)
+    finally:
+        if baselines is not None:
+            baselines.close()
+        processes.close()
+
+
+def test_baselines_are_compiled_in_a_thread_and_what_fails_there_costs_nothing(tmp_path: Path) -> None:
+    processes = Processes(RefereeOptions(tmp_path, "cpu"), on_gpu=False)
+    lease, told = DeviceLease(tmp_path / "lease", "cpu"), []
+    compiling = Compiling(
+        processes, lease, "cpu", lambda problem, hardware: told.append((problem.outline.name, hardware))
+    )
+    baselines = None
+    try:
+        assert not compiling.wait(), "nothing was begun"
+        with lease.exclusive():
+            compiling.begin(Problem(PLAIN, "plain"), "cpu", 3)
+            assert compiling.begun and compiling.busy, "it waits for its first turn at least"
+        assert compiling.wait() and not compiling.begun
+        assert told == [("plain", "cpu")], "room was taken"
+        exhibits = Exhibits(Problem(PLAIN, "plain"), "cpu", "cpu", 7)
+        name = exhibits.problem.outline.source_hash
+        baselines = Baselines(exhibits, lambda: processes.baseline_runner(name), Record(tmp_path / "record.json"))
+        assert any("hits 2 misses 0" in each.log() for each in baselines.runners)
+
+        compiling.begin(Problem(PLAIN.replace("torch.softmax(x, dim=-1)", "x.none()"), "broken"), "cpu", 3)
+        assert compiling.wait()
     finally:
         if baselines is not None:
             baselines.close()

@@ -9,8 +9,8 @@ the filter's first tap, it came free, but its error was that of all of the seque
 beside a place of 1e4 and taps of 1e-3 6 times (emulated).
 
 Bound by instructions. With the skip in the spectrum it was 3,700 instructions of a warp for 1,024 places, and 49 us for
-12,288 float32 sequences of that length, whose way from and to memory takes 25. This one has 5 % more instructions, reads
-each sequence a second time, from cache, and takes 78 us in the judge's chain (H200).
+12,288 float32 sequences of that length, whose way from and to memory takes 25. This one has 5 % more instructions,
+reads each sequence a second time, from cache, and takes 78 us in the judge's chain (H200).
 """
 
 import functools
