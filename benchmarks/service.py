@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from cli.embedded.home import process_alive
 from cli.instance import read_instance
 
 START_S: Final = 120.0
@@ -47,7 +48,8 @@ def _wait_for_url(service: subprocess.Popen[bytes], home: Path) -> str:
     deadline = time.monotonic() + START_S
     while service.poll() is None and time.monotonic() < deadline:
         instance = read_instance(home)
-        if instance is not None and instance.url is not None:
+        # What the last one in this home wrote down stays: a second slice would ask a server that is gone.
+        if instance is not None and instance.url is not None and process_alive(instance.pid):
             return instance.url
         time.sleep(0.1)
     raise SystemExit(f"the service did not start: see {home / 'log'}")

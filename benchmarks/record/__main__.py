@@ -1,7 +1,7 @@
 """The record: every bundled operator through the whole service on one device, and what came of it.
 
     python -m benchmarks.record run --out results                   # all of them: hours; again to go on
-    python -m benchmarks.record run --out results --limit-s 540     # a slice; what has ended is kept, again to go on
+    python -m benchmarks.record run --out results --limit-s 540     # a slice; again, with --home, to go on
     python -m benchmarks.record run --out results --problems softmax,layernorm --evaluators 4
     python -m benchmarks.record run --out results --hardware cpu    # the C++ kernels, on this machine's CPU
     python -m benchmarks.record tables --out results                # what the results say, as Markdown
@@ -60,7 +60,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--hardware", help="default: this machine's GPU")
     parser.add_argument("--evaluators", type=int, default=4, help="that share the device, and jobs at a time")
     parser.add_argument("--limit-s", type=float, help="stop after so many seconds, to go on later")
-    parser.add_argument("--home", type=Path, help="the service's home; kept, with its caches and its knowledge base")
+    parser.add_argument(
+        "--home", type=Path, help="the service's home; kept, with its caches, its knowledge base and unfinished jobs"
+    )
     tunes = "places in a job's budget for the service's own seeds and for tuning: 0 judges the proposals alone"
     parser.add_argument("--tunes", type=int, default=4, help=tunes)
     parser.add_argument("--no-profile", action="store_true", help="look for no bottlenecks")

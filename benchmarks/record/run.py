@@ -1,8 +1,12 @@
-"""A service of its own, a job for each entry, several at a time, and a results file for each that has ended."""
+"""A service of its own, a job for each entry, several at a time, and a results file for each that has ended.
+
+A slice that ends leaves its jobs open: where the home is kept, the next one goes on with them.
+"""
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import subprocess
@@ -10,16 +14,22 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.record.agent import answer
-from benchmarks.record.plan import Entry
+from benchmarks.record.plan import Entry, Proposal
 from benchmarks.service import home_of, serving
 from cli.client import TERMINAL_STATES, ApiError, Client
 
 UNFINISHED: Final = 75
 LONGEST_JOB_S: Final = 1500.0
+"""In one slice: whatever takes longer is given up."""
+_LIFE_S: Final = 7 * 24 * 3600.0
+"""Of a job through all slices, days apart perhaps."""
+_MARK: Final = "benchmark:record"
+_PAGE: Final = 200
 UNFINISHED_JOBS: Final = "unfinished"
 """The folder for what the jobs had found that a slice ended too early for: judged, but without a certificate."""
 MARGIN_S: Final = 15.0
@@ -40,6 +50,8 @@ def run(entries: Sequence[Entry], hardware: str, options: argparse.Namespace) ->
     variables = {"KERNELWRIGHT_PROFILE_CANDIDATES": str(not options.no_profile)}
     service = serving(home, hardware, options.evaluators, **variables)
     with service as url, ThreadPoolExecutor(options.evaluators) as threads:
+        with Client(url) as client:
+            end_others(client, [_body(entry, hardware, options) for entry in todo])
         done = list(threads.map(lambda entry: _one(url, home, entry, hardware, options, deadline), todo))
     left = Left(
         f"{entry.problem} {entry.language}: {why}" for entry, why in zip(todo, done, strict=True) if why is not None
@@ -53,13 +65,16 @@ def _one(url: str, home: Path, entry: Entry, hardware: str, options: argparse.Na
     if time.monotonic() > deadline:
         return "the time was up before it began"
     began = time.monotonic()
+    body = _body(entry, hardware, options)
     with Client(url) as client:
-        job = client.submit(_body(entry, hardware, options))
-        ended = answer(client, job["id"], entry.proposals, min(deadline, began + LONGEST_JOB_S))
+        job = open_job(client, body) or client.submit(body)
+        proposals = untold(client, job["id"], entry.proposals)
+        ended = answer(client, job["id"], proposals, min(deadline, began + LONGEST_JOB_S))
         if ended["state"] not in TERMINAL_STATES:
-            client.cancel(job["id"], reason="the benchmark's time is up")
             _keep(options.out / UNFINISHED_JOBS / entry.file, collect(client, ended, time.monotonic() - began))
-            return "the time was up"
+            if time.monotonic() < deadline:
+                client.cancel(job["id"], reason="it took too long")
+            return "the time was up"  # the next slice goes on with it, where the home is kept
         found = collect(client, ended, time.monotonic() - began)
     _dump(home, job["id"], options.out / f"{entry.problem}.{hardware}.{entry.language}.gz")
     _keep(options.out / entry.file, found)
@@ -81,15 +96,38 @@ def _dump(home: Path, job_id: str, out: Path) -> None:
 
 
 def _body(entry: Entry, hardware: str, options: argparse.Namespace) -> dict[str, Any]:
-    return {
+    body: dict[str, Any] = {
         "problem": entry.problem,
         "target": {"hardware": hardware, "language": entry.language},
-        "budget": {"candidates": max(1, len(entry.proposals) + options.tunes), "wall_s": LONGEST_JOB_S},
+        "budget": {"candidates": max(1, len(entry.proposals) + options.tunes), "wall_s": _LIFE_S},
         "models": ["ask/tell"] if entry.proposals else [],
         "admit": False,  # the tests of the bundled problems have them admitted
         "certify": not options.no_certify,
-        "labels": {"benchmark": "record"},
     }
+    asked = json.dumps([body, [proposal.source for proposal in entry.proposals]], sort_keys=True)
+    key, value = _MARK.split(":")
+    return body | {"labels": {key: value, "asked": hashlib.sha256(asked.encode()).hexdigest()[:16]}}
+
+
+def open_job(client: Client, body: dict[str, Any]) -> Any:
+    """The job of an earlier slice that was asked for the same and has not ended, or None."""
+    found = client.jobs(label=[f"{key}:{value}" for key, value in body["labels"].items()])["data"]
+    return next((job for job in found if job["state"] not in TERMINAL_STATES), None)
+
+
+def untold(client: Client, job_id: str, proposals: Sequence[Proposal]) -> list[Proposal]:
+    """Those that the job has not got yet."""
+    made = [each["id"] for each in client.candidates(job_id)["data"]]
+    told = {_or_none(partial(client.candidate_source, candidate)) for candidate in made}
+    return [proposal for proposal in proposals if proposal.source not in told]
+
+
+def end_others(client: Client, bodies: Sequence[dict[str, Any]]) -> None:
+    """Cancel what earlier slices left of jobs that are not asked for now: they would use the device."""
+    asked = {body["labels"]["asked"] for body in bodies}
+    for job in client.jobs(label=_MARK, limit=_PAGE)["data"]:
+        if job["state"] not in TERMINAL_STATES and job["labels"].get("asked") not in asked:
+            client.cancel(job["id"], reason="not asked for any more")
 
 
 def collect(client: Client, job: Any, wall_s: float) -> dict[str, Any]:

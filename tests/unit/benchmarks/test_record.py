@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 from pathlib import Path
@@ -11,8 +12,9 @@ import pytest
 
 from benchmarks.record.agent import answer
 from benchmarks.record.plan import PROPOSALS, Entry, Proposal, language_of, plan
-from benchmarks.record.run import panel
+from benchmarks.record.run import _body, end_others, open_job, panel, untold
 from benchmarks.record.tables import NAME, read_results, summary, write_tables
+from cli.client import NotFound
 from problems.catalog import bundled
 
 
@@ -76,6 +78,47 @@ def test_the_agent_gives_up_when_the_time_is_up(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("benchmarks.record.agent.POLL_S", 0.0)
     service: Any = Service(questions=0)
     assert answer(service, "job_1", [], time.monotonic() + 0.05)["state"] == "running"
+
+
+class Left:
+    """What an earlier slice has left of two jobs; one of them was told a kernel."""
+
+    def __init__(self, asked: str) -> None:
+        self._jobs = [
+            {"id": "job_ended", "state": "succeeded", "labels": {"benchmark": "record", "asked": asked}},
+            {"id": "job_open", "state": "running", "labels": {"benchmark": "record", "asked": asked}},
+            {"id": "job_other", "state": "running", "labels": {"benchmark": "record", "asked": "something else"}},
+        ]
+        self.cancelled: list[str] = []
+
+    def jobs(self, *, label: str | list[str], **_: Any) -> dict[str, Any]:
+        wanted = dict(each.split(":") for each in ([label] if isinstance(label, str) else label))
+        return {"data": [job for job in self._jobs if wanted.items() <= job["labels"].items()]}  # type: ignore[attr-defined]
+
+    def candidates(self, _id: str) -> dict[str, Any]:
+        return {"data": [{"id": "told"}, {"id": "asked_for"}]}
+
+    def candidate_source(self, candidate: str) -> str:
+        if candidate == "told":
+            return "first"
+        raise NotFound(404, {"detail": "it has no source yet"})
+
+    def cancel(self, job_id: str, **_: Any) -> None:
+        self.cancelled.append(job_id)
+
+
+def test_a_slice_goes_on_with_the_jobs_of_the_one_before_that_were_asked_for_the_same() -> None:
+    options = argparse.Namespace(tunes=0, no_certify=False)
+    kernels = (Proposal("a", "first"), Proposal("b", "second"))
+    body = _body(Entry("softmax", "triton", kernels), "nvidia-h200", options)
+    assert body == _body(Entry("softmax", "triton", kernels), "nvidia-h200", options)
+    other = _body(Entry("softmax", "triton", kernels[:1]), "nvidia-h200", options)
+    left: Any = Left(body["labels"]["asked"])
+    assert open_job(left, body)["id"] == "job_open"
+    assert open_job(left, other) is None, "the kernels are not the same"
+    assert [kernel.name for kernel in untold(left, "job_open", kernels)] == ["b"]
+    end_others(left, [body])
+    assert left.cancelled == ["job_other"]
 
 
 def row(name: str, speedup: float, low: float, high: float, **more: Any) -> dict[str, Any]:
