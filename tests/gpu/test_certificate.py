@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from tests.support.finalist import means, outcome
-from worker.judge.certificate.certify import CHECKS
+from worker.judge.certificate.certify import CHECKS, SystemReport, check_system
 from worker.judge.certificate.document import Outcome
 from worker.judge.certificate.parts import RefereeParts
 from worker.judge.certificate.system import alive, graphs, leak, sanitizers, streams
+from worker.judge.report import EvaluationRequest
 from worker.judge.trial import Trial
 from worker.judge.verdict import Verdict
 
@@ -124,6 +125,19 @@ def test_an_honest_kernel_passes_whatever_applies(
     found, detail, verdict = outcome(parts, name, check, source, language)
     assert verdict is Verdict.OK, detail
     assert found in (Outcome.PASSED, Outcome.NOT_APPLICABLE), detail
+
+
+def test_all_checks_side_by_side_find_what_each_finds_alone(parts: RefereeParts) -> None:
+    problem = parts.exhibits.problem.outline
+
+    def checked(source: str) -> SystemReport:
+        return check_system(parts, EvaluationRequest("c", source, problem.name, problem.source, "gpu", "cuda"))
+
+    honest, leaks = checked(cuda()), checked(cuda(after="kept.append(y)"))
+    assert honest.verdict is Verdict.OK, honest.reason
+    assert [row.name for row in honest.rows] == [f"system: {name}" for name, _check in CHECKS]
+    assert leaks.verdict is Verdict.SUSPICIOUS
+    assert [row.name for row in leaks.rows if not row.passed] == [f"system: {leak.NAME}"]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import pytest
 
 from tests.integration.judge.test_system_checks import PROBLEM, candidate
 from tests.support.finalist import means
-from worker.judge.certificate.certify import certify
+from worker.judge.certificate import certify as certify_module
+from worker.judge.certificate.certify import CHECKS, certify, check_system
 from worker.judge.certificate.document import is_intact
 from worker.judge.certificate.parts import RefereeParts
 from worker.judge.certificate.render import render
@@ -65,6 +66,21 @@ def test_an_honest_finalist_is_certified_with_the_smaller_speedup(parts: Referee
     page = render(document)
     assert "✓ Certified" in page
     assert "extern &quot;C&quot; void relu" in page
+
+
+def test_checks_that_run_side_by_side_tell_the_same_in_the_same_order(
+    parts: RefereeParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side_by_side = certify_module._side_by_side
+    monkeypatch.setattr(certify_module, "_side_by_side", lambda run, lanes, _device: side_by_side(run, lanes, "cuda:0"))
+    honest, wrong = (
+        check_system(parts, request(source)) for source in (candidate(), candidate(after="kept.append(y)"))
+    )
+    assert honest.verdict is Verdict.OK, honest.reason
+    assert [row.name for row in honest.rows] == [f"system: {name}" for name, _check in CHECKS]
+    assert all(row.passed for row in honest.rows)
+    assert wrong.verdict is Verdict.SUSPICIOUS
+    assert [row.name for row in wrong.rows if not row.passed] == ["system: leak slope"]
 
 
 def test_a_finalist_that_fails_a_system_check_is_not_certified_and_the_other_checks_are_made(

@@ -90,6 +90,18 @@ def certify(
 
 
 def examine(parts: RefereeParts, request: EvaluationRequest, evaluation: Evaluation) -> SystemReport:
+    """The system checks, the fresh re-measure and the control."""
+    report = check_system(parts, request)
+    report.again = parts.again()
+    report.rows += [_system(row) for row in fresh.compare(evaluation, report.again)]
+    if parts.control is not None:
+        report.rows.append(_system(control.check(parts.control(), parts.device)))
+    if report.again.verdict not in (Verdict.OK, Verdict.INFRA_ERROR):
+        report.refuse(report.again.verdict, f"a fresh judgement failed: {report.again.reason}")
+    return report
+
+
+def check_system(parts: RefereeParts, request: EvaluationRequest) -> SystemReport:
     """Every system check. A failed one does not stop the others: the report is for people who will mend the kernel."""
     training = [("training dynamics", parts.training.check)] if parts.training is not None else []
     found: dict[str, SystemReport] = {}
@@ -108,12 +120,6 @@ def examine(parts: RefereeParts, request: EvaluationRequest, evaluation: Evaluat
     for name, _check in (*CHECKS, *training):
         report.rows += found[name].rows
         report.refuse(found[name].verdict, found[name].reason)
-    report.again = parts.again()
-    report.rows += [_system(row) for row in fresh.compare(evaluation, report.again)]
-    if parts.control is not None:
-        report.rows.append(_system(control.check(parts.control(), parts.device)))
-    if report.again.verdict not in (Verdict.OK, Verdict.INFRA_ERROR):
-        report.refuse(report.again.verdict, f"a fresh judgement failed: {report.again.reason}")
     return report
 
 
