@@ -19,7 +19,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +29,7 @@ from typing import Any
 
 import structlog
 
-from problems.catalog import Spec
+from problems.catalog import Spec, Workload
 from worker.judge.exhibits import Exhibits
 from worker.judge.numerics.truth import Case
 from worker.judge.reference.problem import Problem, call_reference
@@ -63,34 +65,43 @@ def compile_ahead(
     hardware: str,
     device: str,
     seed: int,
-    runner: Runner,
+    runners: Sequence[Runner],
     shared: Callable[[], AbstractContextManager[object]],
 ) -> None:
-    """Fill the compile cache of a problem's baselines in `runner`, with one set of inputs of each workload.
+    """Fill the compile cache of a problem's baselines in `runners`, with one set of inputs of each workload.
 
     A judge that compiles only when it needs the baselines holds the inputs, truths and arenas of all workloads
-    meanwhile: 60 to 100 s in which others wait for a GPU's memory. The device is used in turns of the runner, and
-    `shared` to prepare them. Raises Fault, ReferenceFailed, and what torch raises
-    when a device's memory is full.
+    meanwhile: 60 to 100 s in which others wait for a GPU's memory. The device is used in turns of the runners, and
+    `shared` to prepare them. Each runner compiles for its share of the workloads, on one core: of 16, judges that had
+    one each kept three busy. Raises Fault, ReferenceFailed, and what torch raises when a device's memory is full.
     """
-    source = problem.outline.source
     modes = [mode for mode in _modes(device, problem.spec) if mode.compile_mode is not None]
-    for mode in modes:
-        runner.ask(_loading(mode, source, turns=True), _REFERENCE_LIMIT_S)
-    for workload in problem.workloads(hardware):
-        with shared():
-            instance = problem.instance(workload, device, seed)
-            case = Case("ahead", instance.like, (), call_reference(instance.call, instance.like), (), (), ())
-            bench = Workbench(runner, instance, [case], device, 1)
-            bench.write(0, 0)
-        try:
+    workloads = problem.workloads(hardware)
+    making = threading.Lock()  # of inputs: torch's random numbers are one process's
+
+    def fill(runner: Runner, mine: Sequence[Workload]) -> None:
+        for mode in modes:
+            runner.ask(_loading(mode, problem.outline.source, turns=True), _REFERENCE_LIMIT_S)
+        for workload in mine:
             with shared():
+                with making:
+                    instance = problem.instance(workload, device, seed)
+                    case = Case("ahead", instance.like, (), call_reference(instance.call, instance.like), (), (), ())
+                bench = Workbench(runner, instance, [case], device, 1)
+                bench.write(0, 0)
+            try:
+                with shared():
+                    for mode in modes:
+                        bench.construct(mode.name, _REFERENCE_LIMIT_S)
                 for mode in modes:
-                    bench.construct(mode.name, _REFERENCE_LIMIT_S)
-            for mode in modes:
-                bench.run(mode.name, 0, _COMPILE_LIMIT_S)
-        finally:
-            bench.close()
+                    bench.run(mode.name, 0, _COMPILE_LIMIT_S)
+            finally:
+                bench.close()
+
+    with ThreadPoolExecutor(len(runners)) as threads:
+        shares = [workloads[number :: len(runners)] for number in range(len(runners))]
+        for filled in [threads.submit(fill, runner, mine) for runner, mine in zip(runners, shares, strict=True)]:
+            filled.result()
 
 
 class Record:

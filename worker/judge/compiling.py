@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -14,10 +15,14 @@ from worker.judge.baselines import compile_ahead
 from worker.judge.lease import DeviceLease
 from worker.judge.reference.problem import Problem
 from worker.judge.runners.processes import Processes
+from worker.judge.runners.sessions import Runner
 from worker.judge.verdict import Fault, ReferenceFailed
 from worker.runner.memory import CudaDriverError
 
 log = structlog.get_logger()
+
+_MOST_RUNNERS = 3
+"""Each has a context of 0.5 GB on a GPU, and up to 3 GB of the machine's memory."""
 
 
 @dataclass(slots=True)
@@ -29,6 +34,8 @@ class Compiling:
     device: str
     take_room: Callable[[Problem, str], None]
     """Waits until a GPU's memory has room for it."""
+    at_once: int = max(1, min(_MOST_RUNNERS, (os.cpu_count() or 1) // 4))
+    """Runners that compile."""
     _thread: threading.Thread | None = None
 
     @property
@@ -57,13 +64,15 @@ class Compiling:
     def _compile(self, problem: Problem, hardware: str, seed: int) -> None:
         self.take_room(problem, hardware)
         began = time.monotonic()
+        runners: list[Runner] = []
         try:
-            runner = self.processes.baseline_runner(problem.outline.source_hash)
-            runner.turn = self.lease.turn
-            try:
-                compile_ahead(problem, hardware, self.device, seed, runner, lambda: self.lease.shared(counted=False))
-            finally:
-                runner.close()
+            for _number in range(min(self.at_once, len(problem.workloads(hardware)))):
+                runners.append(self.processes.baseline_runner(problem.outline.source_hash))
+                runners[-1].turn = self.lease.turn
+            compile_ahead(problem, hardware, self.device, seed, runners, lambda: self.lease.shared(counted=False))
         except (Fault, ReferenceFailed, torch.OutOfMemoryError, CudaDriverError) as failure:
             log.warning("baselines.not_compiled_ahead", reason=str(failure)[:300])
+        finally:
+            for runner in runners:
+                runner.close()
         log.info("baselines.compiled_ahead", problem=problem.outline.name, wall_s=round(time.monotonic() - began, 1))

@@ -63,15 +63,19 @@ class Subject:
         self.models: dict[str, torch.nn.Module] = {}
         self.calls: dict[str, Callable[..., Any]] = {}
         """What one call is: the model, its compiled form, or forward and backward of either."""
-        self._factory = self._execute(f"{name}_module")
+        self._factory = self._execute(f"{name}_module", source)
 
     def factory(self) -> Callable[..., Any]:
         """The class to make the next workload's model of. Where it will be compiled, a class of its own: torch.compile
-        remembers sizes by the code that it compiled, and would take the second workload's for one that varies."""
-        return self._factory if self.compile_mode is None else self._execute(f"{self._name}_module_{len(self.models)}")
+        remembers sizes by the line and by what the file holds, and would take the second workload's for one that
+        varies."""
+        number = len(self.models)
+        if self.compile_mode is None:
+            return self._factory
+        return self._execute(f"{self._name}_module_{number}", f"{self._source}\n# Workload {number}\n")
 
-    def _execute(self, module_name: str) -> Callable[..., Any]:
-        module = _module_from(self._source, module_name)
+    def _execute(self, module_name: str, source: str) -> Callable[..., Any]:
+        module = _module_from(source, module_name)
         if not hasattr(module, self._class_name):
             raise ContractError(f"the file defines no class {self._class_name}")
         found: Callable[..., Any] = getattr(module, self._class_name)

@@ -64,7 +64,8 @@ def take_turns(control: socket.socket) -> None:
     turns = Turns(control)
     for module, owner, name in _PLACES:
         found = getattr(importlib.import_module(module), owner, None)
-        if found is not None and name in vars(found) and not hasattr(vars(found)[name], "_turns"):
+        # Asked of the attribute, not of what the class holds: a class method has no attributes of its function there.
+        if found is not None and name in vars(found) and not hasattr(getattr(found, name), "_turns"):
             setattr(found, name, _in_turn(turns, vars(found)[name]))
 
 

@@ -83,7 +83,7 @@ def test_what_was_compiled_ahead_is_not_compiled_again(tmp_path: Path) -> None:
 
         ahead = processes.baseline_runner("plain")
         ahead.turn = turn
-        compile_ahead(problem, "cpu", "cpu", 3, ahead, lease.shared)
+        compile_ahead(problem, "cpu", "cpu", 3, [ahead], lease.shared)
         assert "hits 0 misses 2" in ahead.log()
         assert turns == 2, "what was compiled runs alone on the device, once for each workload"
         ahead.close()
@@ -100,9 +100,11 @@ def test_what_was_compiled_ahead_is_not_compiled_again(tmp_path: Path) -> None:
 def test_baselines_are_compiled_in_a_thread_and_what_fails_there_costs_nothing(tmp_path: Path) -> None:
     processes = Processes(RefereeOptions(tmp_path, "cpu"), on_gpu=False)
     lease, told = DeviceLease(tmp_path / "lease", "cpu"), []
-    compiling = Compiling(
-        processes, lease, "cpu", lambda problem, hardware: told.append((problem.outline.name, hardware))
-    )
+
+    def room(problem: Problem, hardware: str) -> None:
+        told.append((problem.outline.name, hardware))
+
+    compiling = Compiling(processes, lease, "cpu", room, at_once=2)
     baselines = None
     try:
         assert not compiling.wait(), "nothing was begun"

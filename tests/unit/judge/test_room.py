@@ -16,6 +16,8 @@ from worker.judge import room
 from worker.judge.room import Room
 
 TOTAL = 100 << 30
+"""What may be promised."""
+DEVICE = int(TOTAL / room._SHARE) + 1
 
 OTHER = """
 import sys, pathlib, structlog
@@ -35,7 +37,7 @@ class Other:
     """A judge in another process."""
 
     def __init__(self, folder: Path, nbytes: int, passing: int = 0) -> None:
-        arguments = [sys.executable, "-c", OTHER, str(folder), str(TOTAL), str(nbytes), str(passing)]
+        arguments = [sys.executable, "-c", OTHER, str(folder), str(DEVICE), str(nbytes), str(passing)]
         self.process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def says(self) -> str:
@@ -54,7 +56,7 @@ class Other:
 
 @pytest.fixture
 def mine(tmp_path: Path) -> Room:
-    return Room(tmp_path, "gpu", TOTAL)
+    return Room(tmp_path, "gpu", DEVICE)
 
 
 def taken_within(room: Room, nbytes: int, limit_s: float) -> bool:
@@ -67,6 +69,18 @@ def taken_within(room: Room, nbytes: int, limit_s: float) -> bool:
 def test_whoever_is_alone_never_waits_whatever_it_asks_for(mine: Room) -> None:
     assert taken_within(mine, 10 * TOTAL, 10)
     assert taken_within(mine, 10 * TOTAL, 10)  # its own is given back first
+
+
+def test_whoever_asks_for_no_more_than_it_has_goes_on_at_once(mine: Room, tmp_path: Path) -> None:
+    mine.take(TOTAL - (1 << 30), passing=1 << 30)
+    waits = Other(tmp_path, TOTAL)
+    try:
+        wait_until(lambda: mine.wanted(idle=True))
+        assert taken_within(mine, TOTAL - (1 << 30), 10), "a finalist is prepared once more"
+        assert not taken_within(mine, TOTAL, 1), "for more than it had it waits behind the other"
+        assert waits.says() == "in"
+    finally:
+        waits.kill()
 
 
 def test_two_that_fit_are_in_together_and_a_third_waits_until_one_leaves(mine: Room, tmp_path: Path) -> None:

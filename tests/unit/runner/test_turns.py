@@ -6,8 +6,48 @@ import socket
 import threading
 import time
 
-from worker.runner import protocol
-from worker.runner.turns import Turns
+import pytest
+
+from worker.runner import protocol, turns
+from worker.runner.turns import Turns, take_turns
+
+
+class Compiler:
+    """Stands for torch's: what it times is a method of each kind."""
+
+    def __call__(self) -> str:
+        return self.choose()
+
+    @classmethod
+    def choose(cls) -> str:
+        return cls.benchmark()
+
+    @staticmethod
+    def benchmark() -> str:
+        return "fastest"
+
+
+def test_all_baselines_of_a_runner_have_their_turns_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is loaded with a request for turns. Class methods got a turn within a turn by that, and none was compiled
+    ahead whose products of matrices are chosen from templates."""
+    found = [(__name__, "Compiler", name) for name in ("__call__", "choose", "benchmark")]
+    monkeypatch.setattr(turns, "_PLACES", [*found, (__name__, "Compiler", "not_in_this_version")])
+    for name in ("__call__", "choose", "benchmark"):
+        monkeypatch.setattr(Compiler, name, vars(Compiler)[name])  # put back at the end
+    mine, theirs = socket.socketpair()
+    with mine, theirs:
+        for _baseline in range(4):
+            take_turns(theirs)
+        answers = [{"turn": True}, {"turn": True}]
+        for answer in answers:
+            protocol.send_message(mine, answer)
+        assert Compiler()() == "fastest"
+        assert Compiler.choose() == "fastest"
+        told = [protocol.receive_message(mine, timeout_s=20)[0]["turn"] for _message in range(4)]
+        assert told == [True, False, True, False]
+        mine.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            mine.recv(1)
 
 
 def test_threads_that_ask_while_one_has_a_turn_are_part_of_it() -> None:
