@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,8 @@ _REFERENCE_LIMIT_S = 120.0
 _WARM_CASES = 3
 """Calls before the race, each on other values: torch.compile takes a size that depends on values for a constant at
 first, and for one that varies when it has seen two; CUDA graphs are recorded in the second call."""
+Shared = Callable[[], AbstractContextManager[object]]
+"""Holds a device together with others."""
 TRUSTED = "eager"
 _ALWAYS = (TRUSTED, "compile")
 
@@ -66,7 +69,7 @@ def compile_ahead(
     device: str,
     seed: int,
     runners: Sequence[Runner],
-    shared: Callable[[], AbstractContextManager[object]],
+    shared: Shared,
 ) -> None:
     """Fill the compile cache of a problem's baselines in `runners`, with one set of inputs of each workload.
 
@@ -90,18 +93,55 @@ def compile_ahead(
                 bench = Workbench(runner, instance, [case], device, 1)
                 bench.write(0, 0)
             try:
-                with shared():
-                    for mode in modes:
-                        bench.construct(mode.name, _REFERENCE_LIMIT_S)
                 for mode in modes:
-                    bench.run(mode.name, 0, _COMPILE_LIMIT_S)
+                    compile_one(mode, bench)
             finally:
                 bench.close()
+
+    def compile_one(mode: Mode, bench: Workbench) -> None:
+        try:
+            _made(mode, bench, partial(bench.run, mode.name, 0, _COMPILE_LIMIT_S), shared)
+        except Fault as fault:
+            if _lost(fault, bench.runner):
+                raise
+            log.warning(
+                "baseline.not_compiled_ahead", baseline=mode.name, workload=bench.name, reason=fault.reason[:300]
+            )
 
     with ThreadPoolExecutor(len(runners)) as threads:
         shares = [workloads[number :: len(runners)] for number in range(len(runners))]
         for filled in [threads.submit(fill, runner, mine) for runner, mine in zip(runners, shares, strict=True)]:
             filled.result()
+
+
+def _made(
+    mode: Mode, bench: Workbench, first_calls: Callable[[], object], shared: Shared = contextlib.nullcontext
+) -> None:
+    """Construct a baseline for one workload and make its first calls: for its own sizes, or where that fails for sizes
+    that vary. Inductor of torch 2.11 ends with a TypeError for the sizes of top_p_sampling, whichever the mode. Raises
+    Fault."""
+    for dynamic in (False, True):
+        try:
+            with shared():
+                bench.construct(mode.name, _REFERENCE_LIMIT_S, dynamic=dynamic)
+            first_calls()
+            return
+        except Fault as fault:
+            if dynamic or mode.compile_mode is None or _lost(fault, bench.runner):
+                raise
+            log.warning("baseline.sizes_vary", baseline=mode.name, workload=bench.name, reason=fault.reason[:300])
+
+
+def _warm(mode: Mode, bench: Workbench) -> None:
+    """The first calls, the last of them on the first case."""
+    for number in reversed(range(min(_WARM_CASES, len(bench.cases)))):
+        bench.write(0, number)
+        bench.run(mode.name, 0, _COMPILE_LIMIT_S)
+
+
+def _lost(fault: Fault, runner: Runner) -> bool:
+    """Whether more was lost than the baseline."""
+    return fault.verdict in (Verdict.TIMEOUT, Verdict.INFRA_ERROR) or runner.dead
 
 
 class Record:
@@ -197,17 +237,14 @@ class Baselines:
         try:
             place.runner.ask(_loading(mode, source), _REFERENCE_LIMIT_S)
             for bench in place.benches.values():
-                bench.construct(mode.name, _REFERENCE_LIMIT_S)
-                for number in reversed(range(min(_WARM_CASES, len(bench.cases)))):
-                    bench.write(0, number)
-                    outputs = bench.run(mode.name, 0, _COMPILE_LIMIT_S)
-                wrong = [found.reason for found in bench.cases[0].judge(outputs) if not found.passed]
+                _made(mode, bench, partial(_warm, mode, bench))
+                wrong = [found.reason for found in bench.cases[0].judge(bench.read()) if not found.passed]
                 if wrong and not mode.tf32:  # an inaccurate baseline is no baseline, but it is worth knowing about
                     self.missing[mode.name] = wrong[0]
         except Fault as fault:
             self.missing[mode.name] = fault.reason
             log.warning("baseline.failed", baseline=mode.name, reason=fault.reason)
-            if fault.verdict in (Verdict.TIMEOUT, Verdict.INFRA_ERROR) or place.runner.dead:
+            if _lost(fault, place.runner):
                 raise
             return False
         return True

@@ -23,11 +23,10 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, Protocol
 
+from worker.judge.phases import ANY, Phases, Rhythm
 from worker.judge.waiting import Queue
 
 _POLL_S = 0.01
-_DRAIN_S = 0.25
-"""What a stopped process has queued on a GPU goes on running: an autotuner queues 0.1 s of calls."""
 _TURN, _TIMING = 0, 1
 
 
@@ -50,10 +49,11 @@ class Stoppable(Protocol):
 class DeviceLease:
     """Locks on one device."""
 
-    def __init__(self, folder: Path, device_name: str) -> None:
+    def __init__(self, folder: Path, device_name: str, rhythm: Rhythm = ANY) -> None:
         self._queue = Queue(folder / f"{device_name}.queue")
+        self._joining = Queue(folder / f"{device_name}.joining")
         self._path = folder / f"{device_name}.lock"
-        self._drain_s = 0.0 if device_name == "cpu" else _DRAIN_S
+        self._phases, self._rhythm = Phases(folder / f"{device_name}.phase"), rhythm
         self._since_ns = time.time_ns()
         self._held = _Held()
 
@@ -105,44 +105,68 @@ class DeviceLease:
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Hold the device alone."""
-        with self._path.open("w") as file:
-            self._seize(file, _TIMING)
-            with self._held.counted(True):
-                yield
+        with self._path.open("w") as file, self._alone(file, _TIMING), self._held.counted(True):
+            yield
 
     @contextmanager
     def turn(self) -> Iterator[None]:
         """The same for a short time, and before all timings."""
-        with self._path.open("w") as file:
-            self._seize(file, _TURN)
+        with self._path.open("w") as file, self._alone(file, _TURN):
             yield
 
-    def _seize(self, file: IO[str], rank: int) -> None:
+    @contextmanager
+    def _alone(self, file: IO[str], rank: int) -> Iterator[None]:
+        """Lock an open lock file alone, and unlock it."""
         with self._queue.waiting(f"{rank}-{self._since_ns}") as first:
-            while not (first() and _locked(file, fcntl.LOCK_EX)):
+            while not (first() and self._may_seize() and _locked(file, fcntl.LOCK_EX)):
                 time.sleep(_POLL_S)
+        self._phases.seized()
+        try:
+            yield
+        finally:
+            self._phases.left()
+            fcntl.flock(file, fcntl.LOCK_UN)
 
     def _join(self, file: IO[str]) -> None:
-        """Lock an open lock file together with others, after those who want it alone."""
-        while self._queue.any() or not _locked(file, fcntl.LOCK_SH):
-            time.sleep(_POLL_S)
+        """Lock an open lock file together with others."""
+        with self._joining.waiting("0"):
+            while not (self._may_join() and _locked(file, fcntl.LOCK_SH)):
+                time.sleep(_POLL_S)
+            self._phases.joined()
+
+    def _may_seize(self) -> bool:
+        """Whether the first who wants the device alone may have it, once nobody shares it."""
+        phase = self._phases.now()
+        return not (phase.alone and phase.age_s > self._rhythm.alone_at_most_s and self._joining.any())
+
+    def _may_join(self) -> bool:
+        """Whether those who want to share the device may, once nobody has it alone."""
+        phase = self._phases.now()
+        if not phase.alone:
+            return phase.age_s < self._rhythm.shared_at_least_s or not self._queue.any()
+        if phase.age_s > self._rhythm.alone_at_most_s:
+            return True
+        return phase.idle_s >= self._rhythm.linger_s and not self._queue.any()
+
+    def _wanted(self) -> bool:
+        """Whether those who share the device have to give way."""
+        return self._phases.now().age_s >= self._rhythm.shared_at_least_s and self._queue.any()
 
     @contextmanager
     def _turn_of(self, file: IO[str]) -> Iterator[None]:
         """A turn for a runner that shares the device by this lock."""
         fcntl.flock(file, fcntl.LOCK_UN)  # two that share it would else wait for each other
         try:
-            self._seize(file, _TURN)
-            yield
+            with self._alone(file, _TURN):
+                yield
         finally:
-            fcntl.flock(file, fcntl.LOCK_UN)
             self._join(file)
 
     @contextmanager
     def _away(self, runner: Stoppable, file: IO[str], *, counted: bool) -> Iterator[None]:
         """Without the device, which a runner shares by this lock; the runner is stopped meanwhile."""
         runner.freeze()
-        time.sleep(self._drain_s)
+        time.sleep(self._rhythm.drain_s)
         fcntl.flock(file, fcntl.LOCK_UN)
         with self._held.without(counted):
             try:
@@ -153,7 +177,7 @@ class DeviceLease:
 
     def _give_way(self, runner: Stoppable, file: IO[str], *, counted: bool) -> float:
         """If a timing waits: stop the runner, let the timing have the device, and go on. The seconds it took."""
-        if not self._queue.any():
+        if not self._wanted():
             return 0.0
         began = time.monotonic()
         with self._away(runner, file, counted=counted):
@@ -161,7 +185,7 @@ class DeviceLease:
         return time.monotonic() - began
 
     def _pause(self, file: IO[str], *, counted: bool) -> None:
-        if self._queue.any():
+        if self._wanted():
             fcntl.flock(file, fcntl.LOCK_UN)
             with self._held.without(counted):
                 self._join(file)

@@ -20,7 +20,7 @@ import structlog
 import torch
 
 from problems.catalog import ProblemError
-from worker.judge import ahead, artefacts, environment
+from worker.judge import ahead, artefacts, environment, phases
 from worker.judge.baselines import Baselines, Record
 from worker.judge.certificate.certify import certify
 from worker.judge.certificate.parts import RefereeParts
@@ -67,7 +67,8 @@ class Referee:
         self._options = options
         self._on_gpu = options.hardware != "cpu" and torch.cuda.is_available()
         self.device = "cuda:0" if self._on_gpu else "cpu"
-        self._lease = DeviceLease(options.home / "run", _device_name(self._on_gpu))
+        rhythm = phases.GPU if self._on_gpu else phases.ANY
+        self._lease = DeviceLease(options.home / "run", _device_name(self._on_gpu), rhythm)
         self._room = Room(options.home / "run", _device_name(True), memory_bytes(self.device)) if self._on_gpu else None
         self.processes = Processes(options, on_gpu=self._on_gpu)
         self._compiling = Compiling(

@@ -7,6 +7,8 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from worker.judge.baselines import Baselines, Record, compile_ahead
 from worker.judge.compiling import Compiling
 from worker.judge.exhibits import Exhibits
@@ -65,6 +67,47 @@ def get_inputs(rows=40):
 def get_init_inputs():
     return []
 """
+
+FAILS_FOR_ITS_OWN_SIZES = PLAIN.replace(
+    "class Model",
+    """
+import os
+from torch._inductor.graph import GraphLowering
+
+if "TORCHINDUCTOR_CACHE_DIR" in os.environ:  # in a runner
+    run = GraphLowering.run
+
+    def lower(self, *inputs):
+        if all(isinstance(each, torch.Tensor) and each.shape[0] == 90 for each in inputs):
+            raise TypeError("list indices must be integers or slices, not NoneType")
+        return run(self, *inputs)
+
+    GraphLowering.run = lower
+
+class Model""",
+)
+
+
+def test_what_cannot_be_compiled_for_its_own_sizes_is_compiled_for_sizes_that_vary(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    processes = Processes(RefereeOptions(tmp_path, "cpu"), on_gpu=False)
+    problem, lease = Problem(FAILS_FOR_ITS_OWN_SIZES, "plain"), DeviceLease(tmp_path / "lease", "cpu")
+    baselines = None
+    try:
+        ahead = processes.baseline_runner("plain")
+        ahead.turn = lease.turn
+        compile_ahead(problem, "cpu", "cpu", 3, [ahead], lease.shared)
+        ahead.close()
+        exhibits = Exhibits(problem, "cpu", "cpu", 7)
+        baselines = Baselines(exhibits, lambda: processes.baseline_runner("plain"), Record(tmp_path / "record.json"))
+        assert baselines.missing == {} and baselines.names == ["eager", "compile"]
+        said = [line for line in capfd.readouterr().out.splitlines() if "baseline.sizes_vary" in line]
+        assert len(said) == 2 and all("many" in line for line in said), "ahead and again, of one workload"
+    finally:
+        if baselines is not None:
+            baselines.close()
+        processes.close()
 
 
 def test_what_was_compiled_ahead_is_not_compiled_again(tmp_path: Path) -> None:

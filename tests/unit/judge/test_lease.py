@@ -10,7 +10,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import pytest
+
 from worker.judge.lease import DeviceLease
+from worker.judge.phases import Phases, Rhythm
 from worker.judge.waiting import Queue
 
 
@@ -222,6 +225,92 @@ def test_of_two_timings_the_one_whose_work_began_first_goes_first(tmp_path: Path
     for thread in threads:
         thread.join(10)
     assert order == [2, 0, 3, 1]
+
+
+RHYTHM = Rhythm(shared_at_least_s=1.0, alone_at_most_s=1.0, linger_s=0.3, drain_s=0.0)
+
+
+class Crowd:
+    """Threads of judges that all want the device, and who had it in what order."""
+
+    def __init__(self, folder: Path) -> None:
+        self.order: list[str] = []
+        self._folder, self._over, self._threads = folder, threading.Event(), list[threading.Thread]()
+
+    def start(self, work: Callable[[DeviceLease, list[str]], None], count: int) -> None:
+        def on_and_on() -> None:
+            mine = DeviceLease(self._folder, "gpu", RHYTHM)
+            while not self._over.is_set():
+                work(mine, self.order)
+
+        self._threads += [threading.Thread(target=on_and_on) for _number in range(count)]
+        for thread in self._threads[-count:]:
+            thread.start()
+
+    def end(self) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join(20)
+
+
+def time_for_a_while(mine: DeviceLease, order: list[str]) -> None:
+    with mine.exclusive():
+        order.append("alone")
+        time.sleep(0.05)
+
+
+def share_for_a_while(mine: DeviceLease, order: list[str]) -> None:
+    with mine.shared() as pause:
+        for _step in range(4):
+            order.append("shared")
+            time.sleep(0.05)
+            pause()
+
+
+def test_a_gpu_is_shared_for_a_while_and_then_had_alone_by_one_after_the_other(tmp_path: Path) -> None:
+    crowd = Crowd(tmp_path)
+    crowd.start(share_for_a_while, 3)
+    crowd.start(time_for_a_while, 3)
+    time.sleep(6.0)
+    crowd.end()
+    changes = sum(one != two for one, two in zip(crowd.order, crowd.order[1:], strict=False))
+    assert 4 <= changes <= 8, "every second, and not whenever somebody has done with it"
+    alone, shared = crowd.order.count("alone"), crowd.order.count("shared")
+    assert alone >= 10 and shared >= 20
+
+
+def test_who_has_had_the_device_alone_may_have_it_again_before_others_share_it(tmp_path: Path) -> None:
+    mine, other = DeviceLease(tmp_path, "gpu", RHYTHM), DeviceLease(tmp_path, "gpu", RHYTHM)
+    joined = threading.Event()
+
+    def share() -> None:
+        with other.shared():
+            joined.set()
+
+    with mine.exclusive():
+        thread = threading.Thread(target=share)
+        thread.start()
+    for _workload in range(3):
+        time.sleep(0.1)
+        with mine.exclusive():
+            assert not joined.is_set()
+    assert joined.wait(10)
+    thread.join()
+
+
+def test_a_state_from_before_the_machine_started_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 1e6)
+    phases = Phases(tmp_path / "gpu.phase")
+    assert not phases.now().alone and phases.now().age_s > 1e5
+    phases.seized()
+    phases.joined()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    assert phases.now().age_s == float("inf"), "long enough for whoever wants it alone"
+    phases.seized()
+    assert phases.now().alone and phases.now().age_s == 0.0
 
 
 _WAITS = """
