@@ -24,7 +24,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +99,9 @@ def compile_ahead(
 
     def compile_one(mode: Mode, bench: Workbench) -> None:
         try:
-            _made(mode, bench, partial(bench.run, mode.name, 0, _COMPILE_LIMIT_S), shared)
+            with shared():
+                bench.construct(mode.name, _REFERENCE_LIMIT_S)
+            bench.run(mode.name, 0, _COMPILE_LIMIT_S)
         except Fault as fault:
             if _lost(fault, bench.runner):
                 raise
@@ -112,31 +113,6 @@ def compile_ahead(
         shares = [workloads[number :: len(runners)] for number in range(len(runners))]
         for filled in [threads.submit(fill, runner, mine) for runner, mine in zip(runners, shares, strict=True)]:
             filled.result()
-
-
-def _made(
-    mode: Mode, bench: Workbench, first_calls: Callable[[], object], shared: Shared = contextlib.nullcontext
-) -> None:
-    """Construct a baseline for one workload and make its first calls: for its own sizes, or where that fails for sizes
-    that vary. Inductor of torch 2.11 ends with a TypeError for the sizes of top_p_sampling, whichever the mode. Raises
-    Fault."""
-    for dynamic in (False, True):
-        try:
-            with shared():
-                bench.construct(mode.name, _REFERENCE_LIMIT_S, dynamic=dynamic)
-            first_calls()
-            return
-        except Fault as fault:
-            if dynamic or mode.compile_mode is None or _lost(fault, bench.runner):
-                raise
-            log.warning("baseline.sizes_vary", baseline=mode.name, workload=bench.name, reason=fault.reason[:300])
-
-
-def _warm(mode: Mode, bench: Workbench) -> None:
-    """The first calls, the last of them on the first case."""
-    for number in reversed(range(min(_WARM_CASES, len(bench.cases)))):
-        bench.write(0, number)
-        bench.run(mode.name, 0, _COMPILE_LIMIT_S)
 
 
 def _lost(fault: Fault, runner: Runner) -> bool:
@@ -237,8 +213,11 @@ class Baselines:
         try:
             place.runner.ask(_loading(mode, source), _REFERENCE_LIMIT_S)
             for bench in place.benches.values():
-                _made(mode, bench, partial(_warm, mode, bench))
-                wrong = [found.reason for found in bench.cases[0].judge(bench.read()) if not found.passed]
+                bench.construct(mode.name, _REFERENCE_LIMIT_S)
+                for number in reversed(range(min(_WARM_CASES, len(bench.cases)))):
+                    bench.write(0, number)
+                    outputs = bench.run(mode.name, 0, _COMPILE_LIMIT_S)
+                wrong = [found.reason for found in bench.cases[0].judge(outputs) if not found.passed]
                 if wrong and not mode.tf32:  # an inaccurate baseline is no baseline, but it is worth knowing about
                     self.missing[mode.name] = wrong[0]
         except Fault as fault:

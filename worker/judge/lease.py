@@ -27,7 +27,8 @@ from worker.judge.phases import ANY, Phases, Rhythm
 from worker.judge.waiting import Queue
 
 _POLL_S = 0.01
-_TURN, _TIMING = 0, 1
+_TURN, _UNDER_WAY, _TIMING = 0, 1, 2
+"""Who goes first."""
 
 
 class Stoppable(Protocol):
@@ -103,10 +104,11 @@ class DeviceLease:
                     runner.meanwhile = runner.away = runner.turn = None
 
     @contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Hold the device alone."""
+    def exclusive(self) -> Iterator[Callable[[], None]]:
+        """Hold the device alone. Gives what lets turns go first that are waited for: to be called where nothing runs on
+        it, and between two things that need not follow each other."""
         with self._path.open("w") as file, self._alone(file, _TIMING), self._held.counted(True):
-            yield
+            yield lambda: self._give_turns(file)
 
     @contextmanager
     def turn(self) -> Iterator[None]:
@@ -117,15 +119,27 @@ class DeviceLease:
     @contextmanager
     def _alone(self, file: IO[str], rank: int) -> Iterator[None]:
         """Lock an open lock file alone, and unlock it."""
+        self._seize(file, rank)
+        try:
+            yield
+        finally:
+            self._release(file)
+
+    def _give_turns(self, file: IO[str]) -> None:
+        if self._queue.any(f"{_TURN}-"):
+            self._release(file)
+            with self._held.without(True):
+                self._seize(file, _UNDER_WAY)
+
+    def _seize(self, file: IO[str], rank: int) -> None:
         with self._queue.waiting(f"{rank}-{self._since_ns}") as first:
             while not (first() and self._may_seize() and _locked(file, fcntl.LOCK_EX)):
                 time.sleep(_POLL_S)
         self._phases.seized()
-        try:
-            yield
-        finally:
-            self._phases.left()
-            fcntl.flock(file, fcntl.LOCK_UN)
+
+    def _release(self, file: IO[str]) -> None:
+        self._phases.left()
+        fcntl.flock(file, fcntl.LOCK_UN)
 
     def _join(self, file: IO[str]) -> None:
         """Lock an open lock file together with others."""
@@ -143,14 +157,15 @@ class DeviceLease:
         """Whether those who want to share the device may, once nobody has it alone."""
         phase = self._phases.now()
         if not phase.alone:
-            return phase.age_s < self._rhythm.shared_at_least_s or not self._queue.any()
+            return phase.age_s < self._rhythm.shared_s(phase.alone_s) or not self._queue.any()
         if phase.age_s > self._rhythm.alone_at_most_s:
             return True
         return phase.idle_s >= self._rhythm.linger_s and not self._queue.any()
 
     def _wanted(self) -> bool:
         """Whether those who share the device have to give way."""
-        return self._phases.now().age_s >= self._rhythm.shared_at_least_s and self._queue.any()
+        phase = self._phases.now()
+        return phase.age_s >= self._rhythm.shared_s(phase.alone_s) and self._queue.any()
 
     @contextmanager
     def _turn_of(self, file: IO[str]) -> Iterator[None]:

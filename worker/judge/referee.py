@@ -297,12 +297,12 @@ class Referee:
         timings = []
         runners = [trial.runner, *baselines.runners]
         for exhibit in trial.exhibits.workloads:
-            with self._alone(runners), trial.evaluation.stage("time"):
+            with self._alone(runners) as pause, trial.evaluation.stage("time"):
                 self._trim()
                 candidate = Contender(SUBJECT, trial.benches[exhibit.name], SUBJECT)
                 raced = baselines.contenders(exhibit.name)[: None if against_all else 1]
                 timings.append(
-                    self._timer.time([candidate, *raced], exhibit, Fresh(exhibit, trial.rng), trial.rng, pace)
+                    self._timer.time([candidate, *raced], exhibit, Fresh(exhibit, trial.rng), trial.rng, pace, pause)
                 )
         for runner in runners:
             runner.thaw()
@@ -311,15 +311,16 @@ class Referee:
         return timings
 
     @contextmanager
-    def _alone(self, runners: Sequence[Runner]) -> Iterator[None]:
-        """Have the device for one workload. Before and after it, while others' are timed, these runners are stopped."""
+    def _alone(self, runners: Sequence[Runner]) -> Iterator[Callable[[], None]]:
+        """Have the device for one workload. Before and after it, while others' are timed, these runners are stopped.
+        Gives what lets others have their turns."""
         try:
             for runner in runners:
                 runner.freeze()
-            with self._lease.exclusive():
+            with self._lease.exclusive() as give_turns:
                 for runner in runners:
                     runner.thaw()
-                yield
+                yield give_turns
                 for runner in runners:
                     runner.freeze()
         except BaseException:

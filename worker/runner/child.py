@@ -164,7 +164,7 @@ class Session:
         call: Callable[..., Any] = model
         if subject.compile_mode is not None:
             mode = None if subject.compile_mode == "default" else subject.compile_mode
-            call = torch.compile(model, mode=mode, dynamic=message["dynamic"] or None)
+            call = torch.compile(model, mode=mode)
         if subject.tf32:
             call = _with_tf32(call)
         if trained is not None:

@@ -227,7 +227,7 @@ def test_of_two_timings_the_one_whose_work_began_first_goes_first(tmp_path: Path
     assert order == [2, 0, 3, 1]
 
 
-RHYTHM = Rhythm(shared_at_least_s=1.0, alone_at_most_s=1.0, linger_s=0.3, drain_s=0.0)
+RHYTHM = Rhythm(shared_at_least_s=1.0, shared_at_most_s=1.0, alone_at_most_s=1.0, linger_s=0.3, drain_s=0.0)
 
 
 class Crowd:
@@ -296,6 +296,59 @@ def test_who_has_had_the_device_alone_may_have_it_again_before_others_share_it(t
             assert not joined.is_set()
     assert joined.wait(10)
     thread.join()
+
+
+def test_after_a_short_turn_it_is_shared_for_a_short_time() -> None:
+    rhythm = Rhythm(0.5, 2.5, 10.0, 0.1, 0.25)
+    assert [rhythm.shared_s(alone_s) for alone_s in (0.0, 0.2, 4.0, 10.0, 60.0)] == [0.5, 0.5, 1.0, 2.5, 2.5]
+
+
+def test_how_long_a_device_was_had_alone_is_known_while_it_is_shared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    phases = Phases(tmp_path / "gpu.phase")
+    phases.seized()
+    now += 2.0
+    phases.left()
+    now += 1.0
+    phases.seized()
+    now += 1.0
+    phases.left()
+    now += 5.0
+    assert (phases.now().age_s, phases.now().idle_s) == (9.0, 5.0)
+    phases.joined()
+    now += 0.5
+    phases.joined()
+    assert not phases.now().alone and (phases.now().age_s, phases.now().alone_s) == (0.5, 4.0)
+
+
+def test_a_timing_lets_turns_go_first_between_its_rounds_and_goes_on_before_other_timings(tmp_path: Path) -> None:
+    order: list[str] = []
+    mine = DeviceLease(tmp_path, "gpu", RHYTHM)
+
+    def work(name: str, *, turn: bool) -> threading.Thread:
+        def do() -> None:
+            lease = DeviceLease(tmp_path, "gpu", RHYTHM)
+            with lease.turn() if turn else lease.exclusive():
+                order.append(name)
+
+        thread = threading.Thread(target=do)
+        thread.start()
+        return thread
+
+    with mine.exclusive() as give_turns:
+        give_turns()
+        threads = [work("another timing", turn=False), work("a turn", turn=True)]
+        time.sleep(0.3)
+        order.append("first round")
+        give_turns()
+        order.append("second round")
+        give_turns()
+    for thread in threads:
+        thread.join(10)
+    assert order == ["first round", "a turn", "second round", "another timing"]
 
 
 def test_a_state_from_before_the_machine_started_keeps_nobody_waiting(

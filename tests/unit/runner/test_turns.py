@@ -32,6 +32,7 @@ def test_all_baselines_of_a_runner_have_their_turns_as_one(monkeypatch: pytest.M
     ahead whose products of matrices are chosen from templates."""
     found = [(__name__, "Compiler", name) for name in ("__call__", "choose", "benchmark")]
     monkeypatch.setattr(turns, "_PLACES", [*found, (__name__, "Compiler", "not_in_this_version")])
+    monkeypatch.setattr(turns, "_ASIDE", [])
     for name in ("__call__", "choose", "benchmark"):
         monkeypatch.setattr(Compiler, name, vars(Compiler)[name])  # put back at the end
     mine, theirs = socket.socketpair()
@@ -75,3 +76,43 @@ def test_threads_that_ask_while_one_has_a_turn_are_part_of_it() -> None:
         for thread in threads:
             thread.join(20)
     assert told == [True, False]
+
+
+def test_what_is_compiled_in_the_middle_of_a_turn_leaves_the_device_to_others() -> None:
+    mine, theirs = socket.socketpair()
+    with mine, theirs:
+        for _turn in range(2):
+            protocol.send_message(mine, {"turn": True})
+        turn = Turns(theirs)
+        with turn.aside():
+            pass  # nothing to give back
+        with turn.turn(), turn.turn():
+            told = [protocol.receive_message(mine, timeout_s=20)[0]["turn"]]
+            with turn.aside():
+                told.append(protocol.receive_message(mine, timeout_s=20)[0]["turn"])
+            told.append(protocol.receive_message(mine, timeout_s=20)[0]["turn"])
+        told.append(protocol.receive_message(mine, timeout_s=20)[0]["turn"])
+        assert told == [True, False, True, False]
+
+
+def test_a_thread_that_compiles_leaves_the_device_to_another_of_its_process() -> None:
+    mine, theirs = socket.socketpair()
+    with mine, theirs:
+        protocol.send_message(mine, {"turn": True})
+        turn, benching, compiled = Turns(theirs), threading.Event(), threading.Event()
+
+        def bench() -> None:
+            with turn.turn():
+                benching.set()
+                compiled.wait(20)
+
+        thread = threading.Thread(target=bench)
+        with turn.turn():
+            thread.start()
+            assert benching.wait(20)
+            with turn.aside():
+                pass
+            compiled.set()
+            thread.join(20)
+        told = [protocol.receive_message(mine, timeout_s=20)[0]["turn"] for _message in range(2)]
+        assert told == [True, False], "the other had it meanwhile"

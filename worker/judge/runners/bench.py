@@ -99,9 +99,8 @@ class Workbench:
     def slots(self) -> int:
         return len(self._slots)
 
-    def construct(self, subject: str, timeout_s: float, *, dynamic: bool = False) -> None:
-        """Make `subject`'s model for this workload, with the judge's parameters. `dynamic`: what is compiled then is
-        compiled for sizes that vary."""
+    def construct(self, subject: str, timeout_s: float) -> None:
+        """Make `subject`'s model for this workload, with the judge's parameters."""
         self.runner.ask(
             {
                 "op": "construct",
@@ -110,7 +109,6 @@ class Workbench:
                 "init": self._init,
                 "state": {name: values.encode_ref(ref) for name, ref in self._state.items()},
                 "dtype": None,
-                "dynamic": dynamic,
                 "training": self.instance.model.training,
                 "backward": {"parameters": self.instance.parameters, "inputs": self.instance.forward_inputs}
                 if self.instance.backward

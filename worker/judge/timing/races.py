@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -112,9 +112,16 @@ class Timer:
         self._evictions: dict[int, DeviceEviction] = {}
 
     def time(
-        self, contenders: list[Contender], exhibit: Exhibit, fresh: Fresh, rng: random.Random, pace: Pace | None = None
+        self,
+        contenders: list[Contender],
+        exhibit: Exhibit,
+        fresh: Fresh,
+        rng: random.Random,
+        pace: Pace | None = None,
+        pause: Callable[[], None] = lambda: None,
     ) -> Timings:
-        """Time all contenders against each other on one workload.
+        """Time all contenders against each other on one workload. `pause` is called before each round, when all runners
+        are stopped and nothing runs on the device.
 
         Raises Fault `incorrect` when a timed output is wrong, `suspicious` when the runner did not do what was asked,
         and whatever the runners raise.
@@ -123,7 +130,7 @@ class Timer:
             self.clock(contender, fresh, exhibit, kept=index <= _TRUSTED, trusted=index == _TRUSTED)
             for index, contender in enumerate(contenders)
         ]
-        race = _Race(clocks, exhibit, rng, pace or USUAL[self._device], self._watch)
+        race = _Race(clocks, exhibit, rng, pace or USUAL[self._device], self._watch, pause)
         with self.placed(contenders):
             return race.run(fresh)
 
@@ -161,8 +168,10 @@ class _Race:
         rng: random.Random,
         pace: Pace,
         watch: DeviceWatch | None,
+        pause: Callable[[], None],
     ) -> None:
         self._clocks, self._exhibit, self._rng, self._pace, self._watch = clocks, exhibit, rng, pace, watch
+        self._pause = pause
         self._states: list[DeviceState] = []
         self._active: dict[int, HostClock | DeviceClock] = {}  # one bell per runner: those that share one take turns
         self._racing = list(range(len(clocks)))
@@ -247,6 +256,7 @@ class _Race:
         return high / low > (1 + enough) ** 2
 
     def _round(self, fresh: Fresh, number: int) -> dict[int, Sample]:
+        self._pause()
         source, seed = fresh.choose()
         turn = Round(source, seed, self._rng.randrange(1 << 31), self._rng.randrange(self._plan.calls))
         found: dict[int, Sample] = {}

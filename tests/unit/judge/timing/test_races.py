@@ -18,7 +18,7 @@ from worker.judge.verdict import Fault, Verdict
 
 
 def _race() -> _Race:
-    race = _Race([], cast(Any, None), random.Random(0), Pace(1.0, 1.0, 99), None)
+    race = _Race([], cast(Any, None), random.Random(0), Pace(1.0, 1.0, 99), None, lambda: None)
     race._plan = Plan(keep_s=[0.0], null_s=[0.0])
     return race
 
@@ -140,7 +140,7 @@ class _Field(_Race):
     ) -> None:
         exhibit = cast(Any, SimpleNamespace(name="only", retained=1))
         clocks: list[HostClock | DeviceClock] = [kind(name, each) for name, each in times_us.items()]
-        super().__init__(clocks, exhibit, random.Random(0), pace or Pace(1.0, 1.0, 12), None)
+        super().__init__(clocks, exhibit, random.Random(0), pace or Pace(1.0, 1.0, 12), None, lambda: None)
         self.order: list[list[str]] = []
 
     def _warm_up(self, fresh: Fresh) -> None: ...
