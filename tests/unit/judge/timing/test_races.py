@@ -65,7 +65,7 @@ class _Device(_Race):
             clock.contender, clock.cost_s = cast(Any, SimpleNamespace(name=name)), 0.1
             clocks.append(clock)
         exhibit = cast(Any, SimpleNamespace(name="only"))
-        super().__init__(clocks, exhibit, random.Random(0), Pace(1.0, 1.0, 9), None)
+        super().__init__(clocks, exhibit, random.Random(0), Pace(1.0, 1.0, 9), None, lambda: None)
         self._overheads_s = overheads_s
 
     def _warm_up(self, fresh: Fresh) -> None: ...
