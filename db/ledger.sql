@@ -184,6 +184,19 @@ SET state = CASE WHEN (:counts AND attempt >= max_attempts) OR (NOT :counts AND 
 WHERE id = :id AND lease_token = :token AND state = 'running'
 RETURNING state
 
+-- name: running_of
+SELECT id, job_id, kind FROM work
+WHERE state = 'running' AND lease_owner = :owner
+ORDER BY job_id, id
+
+-- name: release
+-- As if it had not been claimed: that a worker stops says nothing about what it had in hand.
+UPDATE work
+SET state = 'queued', attempt = attempt - 1, not_before = now(), lease_token = NULL, lease_expires_at = NULL,
+    rung_at = NULL, error = :error
+WHERE id = :id AND lease_owner = :owner AND state = 'running'
+RETURNING queue, attempt
+
 -- name: drop_queued_twin
 -- Before a running advance is queued again: only one may be queued, and the running one has the attempts on record.
 UPDATE work

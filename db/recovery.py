@@ -70,6 +70,27 @@ def give_back(
     return state
 
 
+def release(session: Session, owner: str, error: str) -> list[str]:
+    """Queue again what a worker that stops has in hand, its attempts as before; leaves doorbells. Returns the ids."""
+    running = session.execute(ledger.SQL["running_of"], {"owner": owner}).all()
+    for job_id in sorted({row.job_id for row in running}):
+        events.lock_job(session, job_id)
+    return [row.id for row in running if _release(session, row.id, row.job_id, WorkKind(row.kind), owner, error)]
+
+
+def _release(session: Session, work_id: str, job_id: str, kind: WorkKind, owner: str, error: str) -> bool:
+    if kind is WorkKind.ADVANCE:
+        _drop_queued_twin(session, job_id)
+    parameters = {"id": work_id, "owner": owner, "error": storable_text(error)}
+    row = session.execute(ledger.SQL["release"], parameters).one_or_none()
+    if row is None:
+        return False
+    data = {"work_id": work_id, "kind": kind.value, "attempt": row.attempt, "error": error}
+    events.append(session, job_id, EventType.WORK_RETURNED, data)
+    ledger.leave_doorbell(session, Doorbell(work_id, row.queue, kind.value))
+    return True
+
+
 def reap(session: Session, *, batch: int = REAP_BATCH) -> Reaped:
     """Take back work whose lease ran out; leaves doorbells for what is queued again."""
     expired = session.execute(ledger.SQL["expired"], {"batch": batch}).all()

@@ -69,6 +69,10 @@ def _child_ends(**_: Any) -> None:
     runtime.close()
 
 
+def _stopping(**_: Any) -> None:
+    registry.stopping()
+
+
 def _leave(**_: Any) -> None:
     if _reaper is not None:
         _reaper.stop()
@@ -83,4 +87,5 @@ signals.celeryd_after_setup.connect(_introduce)
 signals.worker_ready.connect(_ready)
 signals.worker_process_init.connect(_forked)
 signals.worker_process_shutdown.connect(_child_ends)
+signals.worker_shutting_down.connect(_stopping)
 signals.worker_shutdown.connect(_leave)

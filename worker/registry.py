@@ -19,19 +19,22 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
-from db import workers
+from db import ledger, recovery, workers
 from db.admissions import JUDGE_FACT
 from db.ids import new_id
 from db.session import make_engine, make_sessions
 from db.settings import get_settings
 from db.vocabulary import WorkerState, queue_hardware
-from worker import runtime
+from worker import client, runtime
 from worker.builtin_process import KEPT
 from worker.judge.timing.device_state import DeviceState, DeviceWatch
 from worker.judge.version import judge_hash
 
 BEAT_S: Final = 10.0
 DESCRIBE_S: Final = 180.0
+FINISH_S: Final = 5.0
+"""What a worker that stops has for the work in hand. It is killed after 10 s, or 25: by then the work has to be back in
+the queue. Else its lease would run out, which counts as an attempt, and a certificate of minutes has three."""
 
 log = structlog.get_logger(__name__)
 
@@ -71,6 +74,22 @@ class Membership:
         except SQLAlchemyError as error:
             log.warning("worker.leave_failed", error=str(error))
 
+    def release_after(self, seconds: float) -> None:
+        """Give back then what is still in hand: whoever finishes it later is fenced off."""
+        timer = threading.Timer(seconds, self._release)
+        timer.daemon = True  # a worker that has nothing in hand does not wait for it
+        timer.start()
+
+    def _release(self) -> None:
+        try:
+            with self._sessions.begin() as session:
+                released = recovery.release(session, self._facts.id, "its worker was asked to stop")
+        except SQLAlchemyError as error:
+            log.warning("worker.release_failed", error=str(error))
+            return
+        log.info("worker.released", work_ids=released)
+        client.ring_all(ledger.take_doorbells(session))
+
     def _beat_until_stopped(self) -> None:
         while not self._stop.wait(self._beat_s):
             try:
@@ -109,6 +128,12 @@ def join(queues: tuple[str, ...]) -> None:
     _membership = Membership(make_sessions(engine), facts, read=watch.read)
     _membership.join()
     log.info("worker.joined", worker_id=facts.id, queues=list(queues), hardware=hardware)
+
+
+def stopping() -> None:
+    """The worker was asked to stop: what it does not finish within `FINISH_S` goes to others."""
+    if _membership is not None:
+        _membership.release_after(FINISH_S)
 
 
 def leave() -> None:

@@ -148,6 +148,10 @@ class Deployment:
         (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         os.kill(int(child), signal.SIGKILL)
 
+    def ask_to_stop(self, name: str) -> None:
+        """SIGTERM for the program's main process, as before an upgrade."""
+        self.programs[name].ask_to_stop()
+
     def restart(self, name: str) -> None:
         """Start it again, as a supervisor would."""
         self.programs[name].start()

@@ -46,6 +46,24 @@ def test_a_killed_evaluator(deployment: Deployment) -> None:
     assert_only_open_spans_are_missing(deployment, job["id"])
 
 
+def test_an_evaluator_that_is_asked_to_stop_gives_back_what_it_cannot_finish(deployment: Deployment) -> None:
+    slow = Answer(source=SLOW.replace("sleep(2)", "sleep(25)"))
+    evaluation = "SELECT state, attempt FROM work WHERE job_id = :id AND kind = 'evaluate'"
+    with deployment.model(slow):
+        job = deployment.client.submit(body(1, models=[MODEL], problem=OWN))
+        deployment.wait_for_event(job["id"], "candidate.evaluating")
+        deployment.ask_to_stop("worker-cpu")
+        deployment.wait_for_event(job["id"], "work.returned")
+        assert deployment.rows(evaluation, id=job["id"]) == [("queued", 0)]
+        deployment.kill("worker-cpu")
+        deployment.restart("worker-cpu")
+        ended = deployment.finished(job["id"])
+    assert ended["progress"]["verdicts"]["incorrect"] == 1
+    assert deployment.rows(evaluation, id=job["id"]) == [("done", 1)]
+    assert "work.requeued" not in deployment.event_types(job["id"])
+    deployment.assert_sound(job["id"])
+
+
 def assert_only_open_spans_are_missing(deployment: Deployment, job_id: str) -> None:
     """The run that was killed is no span; the one after it is, and leads to where the first one was."""
     query = "SELECT id, attempt FROM work WHERE job_id = :id AND state = 'done'"

@@ -140,6 +140,46 @@ def test_a_fault_of_the_machine_costs_no_attempt_for_a_few_times(sessions: Sessi
     assert (row.evaluation.verdict, row.evaluation.reason) == ("infra_error", "no GPU")
 
 
+def test_what_a_stopping_worker_gives_back_costs_nothing_however_often_it_happens(sessions: Sessions) -> None:
+    job = make_job(sessions)
+    (candidate_id,) = make_candidates(sessions, job)
+    propose(sessions, candidate_id)
+    for _stop in range(2 * ledger.MAX_RETURNS):
+        claim = claim_kind(sessions, WorkKind.EVALUATE)
+        assert claim.attempt == 1
+        with sessions.begin() as session:
+            assert recovery.release(session, OWNER, "it stopped") == [claim.id]
+            assert rung(session) == ["evaluate"]
+    assert states(sessions, WorkKind.EVALUATE) == ["queued"]
+    assert event_types(sessions, job.id)[-1] == "work.returned"
+
+
+def test_a_stopping_worker_gives_back_its_own_only_and_is_fenced_off_then(sessions: Sessions) -> None:
+    job = make_job(sessions)
+    mine, theirs = make_candidates(sessions, job, count=2)
+    propose(sessions, mine)
+    propose(sessions, theirs)
+    claim = claim_kind(sessions, WorkKind.EVALUATE)
+    other = claim_kind(sessions, WorkKind.EVALUATE)
+    with sessions.begin() as session:
+        session.execute(text("UPDATE work SET lease_owner = 'another' WHERE id = :id"), {"id": other.id})
+    with sessions.begin() as session:
+        assert recovery.release(session, OWNER, "it stopped") == [claim.id]
+    with sessions.begin() as session:
+        assert not ledger.finish(session, claim)
+        assert ledger.finish(session, other)
+
+
+def test_a_stopping_worker_gives_back_an_advance_that_was_asked_for_again_meanwhile(sessions: Sessions) -> None:
+    job = make_job(sessions)
+    claim_kind(sessions, WorkKind.ADVANCE)
+    with sessions.begin() as session:
+        jobs.enqueue_advance(session, job.id)
+    with sessions.begin() as session:
+        assert len(recovery.release(session, OWNER, "it stopped")) == 1
+    assert states(sessions, WorkKind.ADVANCE) == ["queued", "cancelled"]
+
+
 def test_counted_failures_use_up_the_attempts(sessions: Sessions) -> None:
     job = make_job(sessions)
     (candidate_id,) = make_candidates(sessions, job)

@@ -11,8 +11,11 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from db import workers
 from db.models import Worker
+from db.session import make_engine, make_sessions
 from db.settings import Settings
+from db.vocabulary import WorkKind
 from db.workers import WorkerFacts
+from tests.support.ledger import OWNER, claim_kind, make_job, states
 from worker import registry, runtime
 from worker.judge.timing.device_state import DeviceState
 from worker.judge.version import judge_hash
@@ -47,6 +50,27 @@ def test_a_membership_beats_and_comes_back_after_its_row_was_lost(sessions: Sess
     membership.leave()
     (row,) = rows(sessions)
     assert (row.id, row.state, row.device) == ("worker_1", "gone", {"cores": 2})
+
+
+def test_what_a_stopping_worker_has_in_hand_is_given_back_after_a_while(
+    configured: Settings, sessions: Sessions
+) -> None:
+    make_job(sessions)
+    membership = Membership(sessions, WorkerFacts(OWNER, "box", 1, ("cpu",), "cpu"), beat_s=60)
+    membership.join()
+    claim_kind(sessions, WorkKind.ADVANCE)
+    membership.release_after(0.5)
+    assert states(sessions, WorkKind.ADVANCE) == ["running"]
+    assert wait_for(lambda: states(sessions, WorkKind.ADVANCE) == ["queued"])
+    membership.leave()
+
+
+def test_a_worker_that_stops_while_the_database_is_away_leaves_it_to_its_lease(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    away = make_sessions(make_engine("postgresql+psycopg://nobody@127.0.0.1:9/none", "test"))
+    Membership(away, WorkerFacts(OWNER, "box", 1, ("cpu",), "cpu")).release_after(0.0)
+    assert wait_for(lambda: "worker.release_failed" in capfd.readouterr().out)
 
 
 def test_a_beat_says_how_the_device_is(sessions: Sessions) -> None:
