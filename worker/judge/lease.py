@@ -91,7 +91,7 @@ class DeviceLease:
             def add(runner: Stoppable) -> None:
                 runner.meanwhile = lambda: self._give_way(runner, file, counted=counted)
                 runner.away = lambda: self._away(runner, file, counted=counted)
-                runner.turn = (lambda: self._turn_of(file)) if turns else None
+                runner.turn = (lambda: self._turn_of(runner, file)) if turns else None
                 added.append(runner)
 
             try:
@@ -135,7 +135,7 @@ class DeviceLease:
         with self._queue.waiting(f"{rank}-{self._since_ns}") as first:
             while not (first() and self._may_seize() and _locked(file, fcntl.LOCK_EX)):
                 time.sleep(_POLL_S)
-        self._phases.seized()
+            self._phases.seized(anew=self._unwanted())
 
     def _release(self, file: IO[str]) -> None:
         self._phases.left()
@@ -162,20 +162,30 @@ class DeviceLease:
             return True
         return phase.idle_s >= self._rhythm.linger_s and not self._queue.any()
 
+    def _unwanted(self) -> bool:
+        """Whether nobody has wanted the device since it was last had alone: those seconds are none of having it alone.
+        With them, a turn of 0.1 s after 15 s of nothing was followed by 2.5 s of sharing, not 0.5."""
+        return self._phases.now().idle_s > self._rhythm.linger_s and not self._joining.any()
+
     def _wanted(self) -> bool:
         """Whether those who share the device have to give way."""
         phase = self._phases.now()
         return phase.age_s >= self._rhythm.shared_s(phase.alone_s) and self._queue.any()
 
     @contextmanager
-    def _turn_of(self, file: IO[str]) -> Iterator[None]:
-        """A turn for a runner that shares the device by this lock."""
+    def _turn_of(self, runner: Stoppable, file: IO[str]) -> Iterator[None]:
+        """A turn for a runner that shares the device by this lock. After it the runner, which does not wait for an
+        answer then, is stopped until it shares the device again."""
         fcntl.flock(file, fcntl.LOCK_UN)  # two that share it would else wait for each other
         try:
             with self._alone(file, _TURN):
-                yield
+                try:
+                    yield
+                finally:
+                    runner.freeze()
         finally:
             self._join(file)
+            runner.thaw()
 
     @contextmanager
     def _away(self, runner: Stoppable, file: IO[str], *, counted: bool) -> Iterator[None]:

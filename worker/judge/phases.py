@@ -70,10 +70,10 @@ class Phases:
         age_s, idle_s = (now - moment if moment <= now else math.inf for moment in (since, left))
         return Phase(alone, age_s, idle_s, alone_s)
 
-    def seized(self) -> None:
-        """Somebody has it alone, perhaps after another who had."""
+    def seized(self, *, anew: bool = False) -> None:
+        """Somebody has it alone, perhaps after another who had. `anew`: what was before counts for nothing."""
         phase, now = self.now(), time.monotonic()
-        age_s = phase.age_s if phase.alone and phase.age_s < math.inf else 0.0
+        age_s = phase.age_s if phase.alone and phase.age_s < math.inf and not anew else 0.0
         self._write(True, now - age_s, now, 0.0)
 
     def left(self) -> None:

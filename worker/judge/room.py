@@ -133,8 +133,9 @@ def _taken(entries: Sequence[_Entry]) -> int:
 
 
 def _born(pid: int) -> str:
-    """The start of a process in clock ticks after the machine's, or nothing where there is none."""
+    """The start of a process in clock ticks after the machine's, or nothing where there is none. One that has ended is
+    none, also while nobody has asked for its exit code: in a container often nobody ever does."""
     with contextlib.suppress(OSError):
-        stat = Path(f"/proc/{pid}/stat").read_text()
-        return stat.rsplit(")", 1)[1].split()[19]
+        state, *rest = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return "" if state in "ZX" else rest[18]
     return ""

@@ -25,8 +25,11 @@ class Queue:
 
     @contextmanager
     def waiting(self, key: str) -> Iterator[Callable[[], bool]]:
-        """Wait in the queue. Gives what tells whether this one is first: no living one has a key that sorts before."""
-        name = f"{key}-{os.getpid()}-{next(_number)}"
+        """Wait in the queue. Gives what tells whether this one is first: no living one has a key that sorts before.
+
+        Of a process's threads with one key whoever came first is: by numbers of any width the 100th sorted before the
+        99th, which three threads of short turns kept from the device for as long as they went on (12 s)."""
+        name = f"{key}-{os.getpid()}-{next(_number):012}"
         made, path = self._folder / f".{name}", self._folder / name
         with made.open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)

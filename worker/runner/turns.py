@@ -60,6 +60,9 @@ class Turns:
         """Without the device, if the calling thread has a turn: it is given back, unless other threads use it, and
         asked for again."""
         depth = self._mine.depth
+        if not depth:  # not even the lock is needed: another thread holds it while it waits for the device
+            yield
+            return
         self._leave(depth)
         try:
             yield
@@ -68,7 +71,7 @@ class Turns:
 
     def _enter(self, depth: int) -> None:
         with self._lock:
-            if depth and not self._depth:
+            if not self._depth:
                 protocol.send_message(self._control, {"turn": True})
                 protocol.receive_message(self._control)
             self._depth += depth
@@ -78,10 +81,12 @@ class Turns:
         self._mine.depth -= depth
         with self._lock:
             self._depth -= depth
-            if depth and not self._depth:
-                if torch.cuda.is_available():
-                    torch.cuda.synchronize()
-                protocol.send_message(self._control, {"turn": False})
+            if not self._depth:
+                try:
+                    if torch.cuda.is_available():
+                        torch.cuda.synchronize()  # fails where a kernel did: the answer to the judge says so
+                finally:
+                    protocol.send_message(self._control, {"turn": False})
 
 
 class _Depth(threading.local):

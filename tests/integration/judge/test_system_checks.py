@@ -5,7 +5,11 @@ The flawed ones compute right values when they are called plainly: only the syst
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +17,11 @@ from tests.support.finalist import means
 from tests.support.finalist import outcome as outcome_on
 from worker.judge.certificate.document import Outcome
 from worker.judge.certificate.parts import RefereeParts
+from worker.judge.certificate.stage import staged
 from worker.judge.certificate.system import alive, autocast, compiled, graphs, leak, sanitizers, streams
+from worker.judge.lease import DeviceLease
+from worker.judge.report import EvaluationRequest
+from worker.judge.runners.sessions import Runner
 from worker.judge.trial import Trial
 from worker.judge.verdict import Verdict
 
@@ -125,6 +133,37 @@ def test_a_buffer_that_is_handed_out_twice_is_refused(parts: RefereeParts) -> No
     found, detail, verdict = outcome(parts, alive.NAME, alive.check, reusing)
     assert (found, verdict) == (Outcome.FAILED, Verdict.INCORRECT)
     assert "relative error" in detail
+
+
+def test_others_may_have_the_device_while_a_candidate_is_built_that_is_examined_alone(
+    parts: RefereeParts, tmp_path: Path
+) -> None:
+    lease, beside = DeviceLease(tmp_path, "test"), DeviceLease(tmp_path, "test")
+    had: list[bool] = []
+
+    def others_get_it() -> bool:
+        got = threading.Event()
+
+        def have() -> None:
+            with beside.exclusive():
+                got.set()
+
+        threading.Thread(target=have, daemon=True).start()
+        had.append(got.wait(2))
+        return had[-1]
+
+    @contextmanager
+    def runner(unlimited: bool) -> Iterator[Runner]:
+        with parts.runner(unlimited) as started:
+            build = started.build
+            assert build is not None
+            started.build = lambda *what: build(*what) if others_get_it() else ""
+            yield started
+
+    asked = EvaluationRequest("c", candidate(), "problem", PROBLEM, "cpu", "cpp")
+    with staged(replace(parts, runner=runner, lease=lease), asked, alone=True):
+        assert not others_get_it()
+    assert had == [True, False]
 
 
 def test_memory_that_is_kept_with_every_call_is_refused(parts: RefereeParts) -> None:

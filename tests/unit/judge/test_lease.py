@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import subprocess
 import sys
 import threading
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from worker.judge import waiting
 from worker.judge.lease import DeviceLease
 from worker.judge.phases import Phases, Rhythm
 from worker.judge.waiting import Queue
@@ -169,6 +172,25 @@ def test_runners_that_share_the_device_have_their_turns_one_after_the_other(tmp_
     assert all(one.split()[0] == two.split()[0] for one, two in zip(order[::2], order[1::2], strict=True))
 
 
+def test_a_runner_that_had_its_turn_is_stopped_until_it_shares_the_device_again(tmp_path: Path) -> None:
+    told: list[str] = []
+    runner = Runner(told)
+
+    def timing() -> None:
+        with DeviceLease(tmp_path, "cpu").exclusive():
+            told.append("timed")
+
+    with DeviceLease(tmp_path, "cpu").lent(runner, turns=True):
+        assert runner.turn is not None
+        with runner.turn():
+            told.append("turn")
+            thread = threading.Thread(target=timing)
+            thread.start()
+            time.sleep(0.3)
+        assert told == ["turn", "stopped", "timed", "resumed"]
+    thread.join(10)
+
+
 def test_whoever_only_shares_the_device_may_not_ask_for_a_turn(tmp_path: Path) -> None:
     runner = Runner([])
     with DeviceLease(tmp_path, "cpu").lent(runner):
@@ -225,6 +247,24 @@ def test_of_two_timings_the_one_whose_work_began_first_goes_first(tmp_path: Path
     for thread in threads:
         thread.join(10)
     assert order == [2, 0, 3, 1]
+
+
+def test_of_the_threads_of_a_process_the_first_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "_number", itertools.count(98))
+    mine, order = DeviceLease(tmp_path, "cpu"), list[int]()
+
+    def take_turn(number: int) -> None:
+        with mine.turn():
+            order.append(number)
+
+    threads = [threading.Thread(target=take_turn, args=(number,)) for number in range(4)]
+    with DeviceLease(tmp_path, "cpu").shared():
+        for thread in threads:
+            thread.start()
+            time.sleep(0.1)
+    for thread in threads:
+        thread.join(10)
+    assert order == [0, 1, 2, 3]
 
 
 RHYTHM = Rhythm(shared_at_least_s=1.0, shared_at_most_s=1.0, alone_at_most_s=1.0, linger_s=0.3, drain_s=0.0)
@@ -322,6 +362,23 @@ def test_how_long_a_device_was_had_alone_is_known_while_it_is_shared(
     now += 0.5
     phases.joined()
     assert not phases.now().alone and (phases.now().age_s, phases.now().alone_s) == (0.5, 4.0)
+
+
+@pytest.mark.parametrize(("waits", "alone_s"), [(False, 0.0), (True, 0.8)])
+def test_what_nobody_wanted_was_not_had_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: bool, alone_s: float
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    mine, phases = DeviceLease(tmp_path, "gpu", RHYTHM), Phases(tmp_path / "gpu.phase")
+    with mine.turn():
+        pass
+    now += 0.8
+    with Queue(tmp_path / "gpu.joining").waiting("0") if waits else contextlib.nullcontext(), mine.turn():
+        pass
+    now += 0.5
+    with mine.shared():
+        assert phases.now().alone_s == pytest.approx(alone_s)
 
 
 def test_a_timing_lets_turns_go_first_between_its_rounds_and_goes_on_before_other_timings(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -135,6 +136,16 @@ def test_who_has_died_has_nothing(mine: Room, tmp_path: Path) -> None:
     assert other.says() == "in"
     other.kill()
     assert taken_within(mine, TOTAL, 10)
+
+
+def test_who_has_ended_has_nothing_though_nobody_asked_for_its_exit_code(mine: Room, tmp_path: Path) -> None:
+    other = Other(tmp_path, TOTAL)
+    try:
+        assert other.says() == "in"
+        other.process.send_signal(signal.SIGKILL)
+        assert taken_within(mine, TOTAL, 10)
+    finally:
+        other.kill()
 
 
 def test_after_a_minute_one_at_work_is_asked_to_leave(

@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+import torch
 
 from worker.runner import protocol, turns
 from worker.runner.turns import Turns, take_turns
@@ -116,3 +117,43 @@ def test_a_thread_that_compiles_leaves_the_device_to_another_of_its_process() ->
             thread.join(20)
         told = [protocol.receive_message(mine, timeout_s=20)[0]["turn"] for _message in range(2)]
         assert told == [True, False], "the other had it meanwhile"
+
+
+def test_a_thread_without_a_turn_compiles_while_another_waits_for_the_device() -> None:
+    mine, theirs = socket.socketpair()
+    turn, compiled = Turns(theirs), threading.Event()
+
+    def bench() -> None:
+        with turn.turn():
+            pass
+
+    def compile_one() -> None:
+        with turn.aside():
+            compiled.set()
+
+    threads = [threading.Thread(target=each) for each in (bench, compile_one)]
+    with mine, theirs:
+        threads[0].start()
+        assert protocol.receive_message(mine, timeout_s=20)[0] == {"turn": True}
+        threads[1].start()
+        try:
+            assert compiled.wait(5)
+        finally:
+            protocol.send_message(mine, {"turn": True})
+            for thread in threads:
+                thread.join(20)
+
+
+def test_a_turn_ends_also_when_a_kernel_of_it_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def synchronize() -> None:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    mine, theirs = socket.socketpair()
+    with mine, theirs:
+        protocol.send_message(mine, {"turn": True})
+        with pytest.raises(RuntimeError, match="illegal memory access"), Turns(theirs).turn():
+            pass
+        told = [protocol.receive_message(mine, timeout_s=5)[0]["turn"] for _message in range(2)]
+        assert told == [True, False]

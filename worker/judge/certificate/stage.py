@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -49,13 +49,14 @@ def staged(
 ) -> Iterator[Trial]:
     """A trial whose only bench holds the smallest workload. Its evaluation collects rows for the certificate alone.
 
-    `alone`: no other judge uses the device meanwhile. Raises Fault when the candidate, which was judged right before,
-    fails to load or to run here.
+    `alone`: no other judge uses the device meanwhile; while the candidate is loaded, built and compiled, they may.
+    Raises Fault when the candidate, which was judged right before, fails to load or to run here.
     """
     exhibit = parts.exhibits.workloads[0]
     evaluation = Evaluation(request.candidate_id)
     rng = random.Random(secrets.randbits(64))
-    with parts.runner(unlimited) as runner, parts.lease.exclusive() if alone else parts.lease.lent(runner):
+    with parts.runner(unlimited) as runner, ExitStack() as held:
+        held.enter_context(parts.lease.lent(runner))
         message = {"op": "load", "subject": SUBJECT, "source": request.candidate_source, "class": "ModelNew"}
         runner.ask(message | {"compile": None}, _LOAD_LIMIT_S)
         bench = SystemBench(runner, exhibit.instance, exhibit.cases, parts.device, _SLOTS)
@@ -65,6 +66,11 @@ def staged(
             outputs = bench.run(SUBJECT, 0, FIRST_RUN_LIMIT_S[request.language])
             trial = Trial(runner, request, parts.exhibits, parts.device, rng, evaluation, {exhibit.name: bench})
             judge_outputs(trial, "fresh runner", exhibit.cases[0], outputs)
+            if alone:
+                runner.freeze()
+                held.close()
+                held.enter_context(parts.lease.exclusive())
+                runner.thaw()
             yield trial
         finally:
             bench.close()
