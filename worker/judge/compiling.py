@@ -21,7 +21,7 @@ from worker.runner.memory import CudaDriverError
 
 log = structlog.get_logger()
 
-_MOST_RUNNERS = 4
+_MOST_RUNNERS = 3
 """Each has a context of 0.5 GB on a GPU, and up to 3 GB of the machine's memory."""
 
 

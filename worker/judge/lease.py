@@ -3,9 +3,12 @@
 A lock file per physical device, beside the queue's own one-worker-per-GPU rule, so that a stray second worker cannot
 disturb a timing either. The kernel releases a lock when its holder dies.
 
-Who wants the device alone waits in a queue, and while anybody does, nobody starts to share it. What compiles baselines
-needs it in short turns, which go first, because its processors wait for them; otherwise the judge goes first that began
-its work first. With eight judges on one H200 that took turns with each other, none had finished after nine minutes.
+Who wants the device alone waits in a queue. Of timings that of the judge goes first that began its work first: with
+eight judges on one H200 that took turns with each other, none had finished after nine minutes. What compiles baselines
+needs it in short turns, had in the order in which they are asked for, and before timings, because its processors wait
+for them; but when nobody was timed for a second a timing goes first, and for a second: several judges that compile want
+more turns than there is time. While anybody waits to have it alone nobody starts to share it, but on a GPU for some
+seconds after some seconds (`worker.judge.phases`).
 
 Whoever shares the device mostly waits for a runner that imports, compiles or checks, 10 to 90 s at a time, and uses the
 device in between. While a timing waits, such a runner is stopped (`lent`): with four judges on an H200 that did not,
@@ -27,8 +30,8 @@ from worker.judge.phases import ANY, Phases, Rhythm
 from worker.judge.waiting import Queue
 
 _POLL_S = 0.01
-_TURN, _UNDER_WAY, _TIMING = 0, 1, 2
-"""Who goes first."""
+_UNDER_WAY, _NEW = 0, 1
+"""Which timing goes first."""
 
 
 class Stoppable(Protocol):
@@ -36,9 +39,6 @@ class Stoppable(Protocol):
 
     meanwhile: Callable[[], float] | None
     """Called before it is asked, and now and then while it is waited for; gives the seconds that it lost by that."""
-
-    turn: Callable[[], AbstractContextManager[object]] | None
-    """Has the device alone for it, where it may ask for that."""
 
     away: Callable[[], AbstractContextManager[object]] | None
     """To do in what needs neither it nor the device."""
@@ -51,7 +51,7 @@ class DeviceLease:
     """Locks on one device."""
 
     def __init__(self, folder: Path, device_name: str, rhythm: Rhythm = ANY) -> None:
-        self._queue = Queue(folder / f"{device_name}.queue")
+        self._turns, self._timings = Queue(folder / f"{device_name}.turns"), Queue(folder / f"{device_name}.timings")
         self._joining = Queue(folder / f"{device_name}.joining")
         self._path = folder / f"{device_name}.lock"
         self._phases, self._rhythm = Phases(folder / f"{device_name}.phase"), rhythm
@@ -79,11 +79,9 @@ class DeviceLease:
                 yield lambda: self._pause(file, counted=counted)
 
     @contextmanager
-    def lent(
-        self, *runners: Stoppable, counted: bool = True, turns: bool = False
-    ) -> Iterator[Callable[[Stoppable], None]]:
+    def lent(self, *runners: Stoppable, counted: bool = True) -> Iterator[Callable[[Stoppable], None]]:
         """The same for what these runners do: while their answers are awaited, timings of others go first. Gives what
-        adds a runner. `turns`: they may ask to have the device alone."""
+        adds a runner."""
         added: list[Stoppable] = []
         with self._path.open("w") as file:
             self._join(file)
@@ -91,7 +89,6 @@ class DeviceLease:
             def add(runner: Stoppable) -> None:
                 runner.meanwhile = lambda: self._give_way(runner, file, counted=counted)
                 runner.away = lambda: self._away(runner, file, counted=counted)
-                runner.turn = (lambda: self._turn_of(runner, file)) if turns else None
                 added.append(runner)
 
             try:
@@ -101,45 +98,66 @@ class DeviceLease:
                     yield add
             finally:
                 for runner in added:
-                    runner.meanwhile = runner.away = runner.turn = None
+                    runner.meanwhile = runner.away = None
 
     @contextmanager
     def exclusive(self) -> Iterator[Callable[[], None]]:
-        """Hold the device alone. Gives what lets turns go first that are waited for: to be called where nothing runs on
-        it, and between two things that need not follow each other."""
-        with self._path.open("w") as file, self._alone(file, _TIMING), self._held.counted(True):
-            yield lambda: self._give_turns(file)
+        """Hold the device alone. Gives what lets others go first who waited for long enough: to be called where nothing
+        runs on it, and between two things that need not follow each other."""
+        with self._path.open("w") as file:
+            since = self._time(file, _NEW)
+
+            def give_way() -> None:
+                nonlocal since
+                if time.monotonic() - since >= self._rhythm.slice_s and (self._turns.any() or self._must_share()):
+                    self._release(file, timed=True)
+                    with self._held.without(True):
+                        since = self._time(file, _UNDER_WAY)
+
+            try:
+                with self._held.counted(True):
+                    yield give_way
+            finally:
+                self._release(file, timed=True)
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """The same for a short time, and before all timings."""
-        with self._path.open("w") as file, self._alone(file, _TURN):
-            yield
+        """The same for a short time."""
+        with self._path.open("w") as file:
+            self._seize(file, self._turns, str(time.time_ns()), self._turn_is_due)
+            try:
+                yield
+            finally:
+                self._release(file)
 
-    @contextmanager
-    def _alone(self, file: IO[str], rank: int) -> Iterator[None]:
-        """Lock an open lock file alone, and unlock it."""
-        self._seize(file, rank)
-        try:
-            yield
-        finally:
-            self._release(file)
+    def _time(self, file: IO[str], rank: int) -> float:
+        """Lock an open lock file alone, for a timing. The moment at which it was."""
+        self._seize(file, self._timings, f"{rank}-{self._since_ns}", self._timing_is_due)
+        return time.monotonic()
 
-    def _give_turns(self, file: IO[str]) -> None:
-        if self._queue.any(f"{_TURN}-"):
-            self._release(file)
-            with self._held.without(True):
-                self._seize(file, _UNDER_WAY)
-
-    def _seize(self, file: IO[str], rank: int) -> None:
-        with self._queue.waiting(f"{rank}-{self._since_ns}") as first:
-            while not (first() and self._may_seize() and _locked(file, fcntl.LOCK_EX)):
+    def _seize(self, file: IO[str], queue: Queue, key: str, due: Callable[[], bool]) -> None:
+        with queue.waiting(key) as first:
+            while not (first() and due() and not self._must_share() and _locked(file, fcntl.LOCK_EX)):
                 time.sleep(_POLL_S)
             self._phases.seized(anew=self._unwanted())
 
-    def _release(self, file: IO[str]) -> None:
-        self._phases.left()
+    def _release(self, file: IO[str], *, timed: bool = False) -> None:
+        self._phases.left(timed=timed)
         fcntl.flock(file, fcntl.LOCK_UN)
+
+    def _turn_is_due(self) -> bool:
+        return self._phases.now().untimed_s < self._rhythm.slice_s or not self._timings.any()
+
+    def _timing_is_due(self) -> bool:
+        return self._phases.now().untimed_s >= self._rhythm.slice_s or not self._turns.any()
+
+    def _must_share(self) -> bool:
+        """Whether those who want to share the device go before those who want it alone."""
+        phase = self._phases.now()
+        return phase.alone and phase.age_s > self._rhythm.alone_at_most_s and self._joining.any()
+
+    def _wanted_alone(self) -> bool:
+        return self._turns.any() or self._timings.any()
 
     def _join(self, file: IO[str]) -> None:
         """Lock an open lock file together with others."""
@@ -148,19 +166,14 @@ class DeviceLease:
                 time.sleep(_POLL_S)
             self._phases.joined()
 
-    def _may_seize(self) -> bool:
-        """Whether the first who wants the device alone may have it, once nobody shares it."""
-        phase = self._phases.now()
-        return not (phase.alone and phase.age_s > self._rhythm.alone_at_most_s and self._joining.any())
-
     def _may_join(self) -> bool:
         """Whether those who want to share the device may, once nobody has it alone."""
         phase = self._phases.now()
         if not phase.alone:
-            return phase.age_s < self._rhythm.shared_s(phase.alone_s) or not self._queue.any()
+            return phase.age_s < self._rhythm.shared_s(phase.alone_s) or not self._wanted_alone()
         if phase.age_s > self._rhythm.alone_at_most_s:
             return True
-        return phase.idle_s >= self._rhythm.linger_s and not self._queue.any()
+        return phase.idle_s >= self._rhythm.linger_s and not self._wanted_alone()
 
     def _unwanted(self) -> bool:
         """Whether nobody has wanted the device since it was last had alone: those seconds are none of having it alone.
@@ -170,22 +183,7 @@ class DeviceLease:
     def _wanted(self) -> bool:
         """Whether those who share the device have to give way."""
         phase = self._phases.now()
-        return phase.age_s >= self._rhythm.shared_s(phase.alone_s) and self._queue.any()
-
-    @contextmanager
-    def _turn_of(self, runner: Stoppable, file: IO[str]) -> Iterator[None]:
-        """A turn for a runner that shares the device by this lock. After it the runner, which does not wait for an
-        answer then, is stopped until it shares the device again."""
-        fcntl.flock(file, fcntl.LOCK_UN)  # two that share it would else wait for each other
-        try:
-            with self._alone(file, _TURN):
-                try:
-                    yield
-                finally:
-                    runner.freeze()
-        finally:
-            self._join(file)
-            runner.thaw()
+        return phase.age_s >= self._rhythm.shared_s(phase.alone_s) and self._wanted_alone()
 
     @contextmanager
     def _away(self, runner: Stoppable, file: IO[str], *, counted: bool) -> Iterator[None]:

@@ -15,8 +15,9 @@ import struct
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-_STATE = struct.Struct("<?ddd")
+_FORMAT = struct.Struct("<?dddd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class Rhythm:
     """Whoever has had it alone, one workload or one kernel's configurations, often wants it again by then."""
     drain_s: float
     """What a stopped process has queued goes on running for so long: an autotuner queues 0.1 s of calls."""
+    slice_s: float = 1.0
+    """For so long timings have it while turns are waited for, and turns while timings are."""
 
     def shared_s(self, alone_s: float) -> float:
         """For how long it is shared after it was had alone for so long: a quarter of that."""
@@ -53,6 +56,18 @@ class Phase:
     """Since somebody last had it alone."""
     alone_s: float
     """For how long it was had alone before it was shared."""
+    untimed_s: float
+    """Since somebody was last timed."""
+
+
+class _State(NamedTuple):
+    """What the file holds: moments in seconds since the machine's start."""
+
+    alone: bool = False
+    since: float = 0.0
+    left: float = 0.0
+    alone_s: float = 0.0
+    timed: float = 0.0
 
 
 class Phases:
@@ -64,33 +79,35 @@ class Phases:
 
     def now(self) -> Phase:
         """The present one; before the first it has been shared for ever."""
-        alone, since, left, alone_s = self._read()
-        now = time.monotonic()
-        # Seconds since the machine's start: what lies ahead is from before it.
-        age_s, idle_s = (now - moment if moment <= now else math.inf for moment in (since, left))
-        return Phase(alone, age_s, idle_s, alone_s)
+        state, now = self._read(), time.monotonic()
+        # What lies ahead is from before the machine's start.
+        age_s, idle_s, untimed_s = (
+            now - moment if moment <= now else math.inf for moment in (state.since, state.left, state.timed)
+        )
+        return Phase(state.alone, age_s, idle_s, state.alone_s, untimed_s)
 
     def seized(self, *, anew: bool = False) -> None:
         """Somebody has it alone, perhaps after another who had. `anew`: what was before counts for nothing."""
-        phase, now = self.now(), time.monotonic()
-        age_s = phase.age_s if phase.alone and phase.age_s < math.inf and not anew else 0.0
-        self._write(True, now - age_s, now, 0.0)
+        state, now = self._read(), time.monotonic()
+        goes_on = state.alone and state.since <= now and not anew
+        self._write(state._replace(alone=True, since=state.since if goes_on else now, left=now, alone_s=0.0))
 
-    def left(self) -> None:
-        """Who had it alone has done with it."""
-        _alone, since, _left, _alone_s = self._read()
-        self._write(True, since, time.monotonic(), 0.0)
+    def left(self, *, timed: bool = False) -> None:
+        """Who had it alone has done with it, after a timing or a turn."""
+        state, now = self._read(), time.monotonic()
+        self._write(state._replace(alone=True, left=now, timed=now if timed else state.timed))
 
     def joined(self) -> None:
         """Somebody shares it, perhaps with others."""
-        phase, now = self.now(), time.monotonic()
-        if phase.alone:
-            self._write(False, now, now - phase.idle_s, max(0.0, phase.age_s - phase.idle_s))
+        state = self._read()
+        if state.alone:
+            alone_s = max(0.0, state.left - state.since)
+            self._write(state._replace(alone=False, since=time.monotonic(), alone_s=alone_s))
 
-    def _read(self) -> tuple[bool, float, float, float]:
+    def _read(self) -> _State:
         data = self._path.read_bytes()
-        return _STATE.unpack(data) if data else (False, 0.0, 0.0, 0.0)
+        return _State(*_FORMAT.unpack(data)) if data else _State()
 
-    def _write(self, alone: bool, since: float, left: float, alone_s: float) -> None:
+    def _write(self, state: _State) -> None:
         with self._path.open("r+b", buffering=0) as file:  # in one piece: others read it meanwhile
-            file.write(_STATE.pack(alone, since, left, alone_s))
+            file.write(_FORMAT.pack(*state))

@@ -290,7 +290,7 @@ class Referee:
     def _time(self, trial: Trial, *, against_all: bool = True) -> list[Timings]:
         """Every workload against its baselines (or eager alone), alone on the device."""
         self._trim()
-        with self._lease.lent(counted=False, turns=True) as lend:
+        with self._lease.lent(counted=False) as lend:
             baselines = self.baselines_of(trial.exhibits, lend)
         trial.evaluation.environment = {"baselines_missing": baselines.missing}
         pace = self._pace.shared_by(len(trial.exhibits.workloads))

@@ -39,9 +39,9 @@ class Queue:
             finally:
                 path.unlink()
 
-    def any(self, key: str = "") -> bool:
-        """Whether somebody waits, with a key that begins like this."""
-        return any(name.startswith(key) for name in self._living())
+    def any(self) -> bool:
+        """Whether somebody waits."""
+        return next(self._living(), None) is not None
 
     def _living(self) -> Iterator[str]:
         for path in sorted(self._folder.iterdir()):

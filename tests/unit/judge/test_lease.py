@@ -82,7 +82,6 @@ class Runner:
     def __init__(self, told: list[str]) -> None:
         self._told = told
         self.meanwhile: Callable[[], float] | None = None
-        self.turn: Callable[[], AbstractContextManager[object]] | None = None
         self.away: Callable[[], AbstractContextManager[object]] | None = None
 
     def freeze(self) -> None:
@@ -149,52 +148,47 @@ def test_a_turn_comes_before_the_next_timing_of_whoever_times_all_the_time(tmp_p
             thread.join()
 
 
-def test_runners_that_share_the_device_have_their_turns_one_after_the_other(tmp_path: Path) -> None:
-    order: list[str] = []
+def test_when_nobody_was_timed_for_a_while_a_timing_goes_before_turns(tmp_path: Path) -> None:
+    rhythm = Rhythm(0.0, 0.0, 60.0, 0.0, 0.0, slice_s=0.5)
+    over, order = threading.Event(), list[str]()
 
-    def share(name: str) -> None:
-        runner = Runner([])
-        with DeviceLease(tmp_path, "cpu").lent(runner, turns=True):
-            assert runner.turn is not None
-            for _number in range(3):
-                with runner.turn():
-                    order.append(f"{name} begins")
-                    time.sleep(0.05)
-                    order.append(f"{name} ends")
-        assert runner.turn is None
+    def work(name: str, took_s: float) -> None:
+        mine = DeviceLease(tmp_path, "gpu", rhythm)
+        while not over.is_set():
+            with mine.exclusive() if name == "timing" else mine.turn():
+                order.append(name)
+                time.sleep(took_s)
 
-    threads = [threading.Thread(target=share, args=(name,)) for name in "abc"]
+    threads = [threading.Thread(target=work, args=("turn", 0.1)) for _number in range(3)]
+    threads += [threading.Thread(target=work, args=("timing", 0.1)) for _number in range(2)]
     for thread in threads:
         thread.start()
+    time.sleep(4.0)
+    over.set()
     for thread in threads:
-        thread.join(20)
-    assert len(order) == 18
-    assert all(one.split()[0] == two.split()[0] for one, two in zip(order[::2], order[1::2], strict=True))
+        thread.join(10)
+    timings = [index for index, name in enumerate(order) if name == "timing"]
+    assert len(timings) >= 3, "turns are wanted all the time"
+    between = [after - before - 1 for before, after in zip(timings, timings[1:], strict=False)]
+    assert max(between) >= 2, "and go first for half a second"
 
 
-def test_a_runner_that_had_its_turn_is_stopped_until_it_shares_the_device_again(tmp_path: Path) -> None:
-    told: list[str] = []
-    runner = Runner(told)
+def test_turns_are_had_in_the_order_in_which_they_are_asked_for(tmp_path: Path) -> None:
+    order: list[int] = []
+    leases = [DeviceLease(tmp_path, "cpu") for _number in range(4)]
 
-    def timing() -> None:
-        with DeviceLease(tmp_path, "cpu").exclusive():
-            told.append("timed")
+    def take_turn(number: int) -> None:
+        with leases[number].turn():
+            order.append(number)
 
-    with DeviceLease(tmp_path, "cpu").lent(runner, turns=True):
-        assert runner.turn is not None
-        with runner.turn():
-            told.append("turn")
-            thread = threading.Thread(target=timing)
+    threads = [threading.Thread(target=take_turn, args=(number,)) for number in (2, 0, 3, 1)]
+    with DeviceLease(tmp_path, "cpu").shared():
+        for thread in threads:
             thread.start()
-            time.sleep(0.3)
-        assert told == ["turn", "stopped", "timed", "resumed"]
-    thread.join(10)
-
-
-def test_whoever_only_shares_the_device_may_not_ask_for_a_turn(tmp_path: Path) -> None:
-    runner = Runner([])
-    with DeviceLease(tmp_path, "cpu").lent(runner):
-        assert runner.turn is None
+            time.sleep(0.1)
+    for thread in threads:
+        thread.join(10)
+    assert order == [2, 0, 3, 1]
 
 
 def test_the_device_is_free_while_something_is_built(tmp_path: Path) -> None:
@@ -253,11 +247,11 @@ def test_of_the_threads_of_a_process_the_first_goes_first(tmp_path: Path, monkey
     monkeypatch.setattr(waiting, "_number", itertools.count(98))
     mine, order = DeviceLease(tmp_path, "cpu"), list[int]()
 
-    def take_turn(number: int) -> None:
-        with mine.turn():
+    def timing(number: int) -> None:
+        with mine.exclusive():
             order.append(number)
 
-    threads = [threading.Thread(target=take_turn, args=(number,)) for number in range(4)]
+    threads = [threading.Thread(target=timing, args=(number,)) for number in range(4)]
     with DeviceLease(tmp_path, "cpu").shared():
         for thread in threads:
             thread.start()
@@ -383,11 +377,12 @@ def test_what_nobody_wanted_was_not_had_alone(
 
 def test_a_timing_lets_turns_go_first_between_its_rounds_and_goes_on_before_other_timings(tmp_path: Path) -> None:
     order: list[str] = []
-    mine = DeviceLease(tmp_path, "gpu", RHYTHM)
+    rhythm = Rhythm(0.0, 0.0, 60.0, 0.0, 0.0, slice_s=0.2)
+    mine = DeviceLease(tmp_path, "gpu", rhythm)
 
     def work(name: str, *, turn: bool) -> threading.Thread:
         def do() -> None:
-            lease = DeviceLease(tmp_path, "gpu", RHYTHM)
+            lease = DeviceLease(tmp_path, "gpu", rhythm)
             with lease.turn() if turn else lease.exclusive():
                 order.append(name)
 
@@ -395,17 +390,38 @@ def test_a_timing_lets_turns_go_first_between_its_rounds_and_goes_on_before_othe
         thread.start()
         return thread
 
-    with mine.exclusive() as give_turns:
-        give_turns()
+    with mine.exclusive() as give_way:
         threads = [work("another timing", turn=False), work("a turn", turn=True)]
-        time.sleep(0.3)
         order.append("first round")
-        give_turns()
-        order.append("second round")
-        give_turns()
+        give_way()
+        order.append("second round, soon after")
+        time.sleep(0.3)
+        give_way()
+        order.append("third round")
+        give_way()
     for thread in threads:
         thread.join(10)
-    assert order == ["first round", "a turn", "second round", "another timing"]
+    assert order == ["first round", "second round, soon after", "a turn", "third round", "another timing"]
+
+
+def test_a_timing_lets_others_share_the_device_between_its_rounds_after_a_while(tmp_path: Path) -> None:
+    rhythm = Rhythm(0.0, 0.0, 0.5, 0.0, 0.0, slice_s=0.1)
+    mine, joined = DeviceLease(tmp_path, "gpu", rhythm), threading.Event()
+
+    def share() -> None:
+        with DeviceLease(tmp_path, "gpu", rhythm).shared():
+            joined.set()
+
+    thread = threading.Thread(target=share)
+    with mine.exclusive() as give_way:
+        thread.start()
+        time.sleep(0.3)
+        give_way()
+        assert not joined.is_set()
+        time.sleep(0.4)
+        give_way()
+        assert joined.is_set()
+    thread.join(10)
 
 
 def test_a_state_from_before_the_machine_started_keeps_nobody_waiting(
