@@ -33,7 +33,8 @@ import ctypes, json, os, socket, subprocess, sys
 T = json.loads({targets!r})
 libc = ctypes.CDLL(None, use_errno=True)
 def call(number, *arguments):
-    return libc.syscall(number, *arguments)
+    # As longs: of an int on the stack, which is where the sixth argument goes, the upper half is whatever was there.
+    return libc.syscall(number, *(ctypes.c_long(each) if isinstance(each, int) else each for each in arguments))
 def told():
     print(T["token"], flush=True)
 def read(path):
