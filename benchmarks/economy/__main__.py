@@ -10,7 +10,8 @@ questions and answers each after `--think-s`. Answers are configurations of the 
 for baselines and first contexts.
 
 *Busy* is the share of moments, every 20 ms, in which somebody holds the device's lock: to verify or to time. It is
-asked for from outside, by trying to take the lock.
+asked for from outside, by trying to take the lock. *Utilisation* is the share of the time in which the driver saw a
+kernel run: less than busy, since a check also reads, compares and compiles while it shares the device.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any
 
 from benchmarks.economy.agents import Agent
 from benchmarks.economy.busy import Watch
+from benchmarks.economy.utilisation import Utilisation
 from benchmarks.economy.variants import variants
 from benchmarks.record.plan import plan
 from benchmarks.service import home_of, serving
@@ -62,7 +64,7 @@ def main() -> int:
 
 
 def _measure(url: str, home: Path, seconds: float) -> dict[str, Any]:
-    with Client(url) as client, Watch(home / "run") as watch:
+    with Client(url) as client, Watch(home / "run") as watch, Utilisation() as utilisation:
         before, began = _judged(client), time.monotonic()
         time.sleep(seconds)
         after, wall_s = _judged(client), time.monotonic() - began
@@ -72,6 +74,7 @@ def _measure(url: str, home: Path, seconds: float) -> dict[str, Any]:
         "wall_s": round(wall_s, 1),
         "devices": len(devices),
         "busy": {name: round(share, 3) for name, share in devices.items()},
+        "utilisation": {name: round(share, 3) for name, share in utilisation.shares().items()},
         "verdicts": dict(verdicts),
         "evaluations_per_hour": round(3600 * verdicts.total() / wall_s),
     }

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.economy.busy import Watch
+from benchmarks.economy.utilisation import Utilisation
 from benchmarks.economy.variants import variants
 from benchmarks.record.plan import Entry, plan
 
@@ -27,6 +28,24 @@ def test_a_device_is_busy_as_long_as_somebody_holds_its_lock(tmp_path: Path) -> 
     assert shares["gpu-a"] > 0.5 and shares["gpu-b"] == 0
     with held.open("w") as file:  # looking has not kept it
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_what_the_driver_counts_is_averaged_for_each_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\nprintf 'GPU-a, 90\\nGPU-b, [N/A]\\nGPU-a, 70\\n'\nexec sleep 60\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    deadline = time.monotonic() + 10
+    with Utilisation() as utilisation:
+        while utilisation.shares() != {"GPU-a": 0.8} and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert utilisation.shares() == {"GPU-a": 0.8}
+
+
+def test_without_a_driver_nothing_is_known_of_utilisation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with Utilisation() as utilisation:
+        assert utilisation.shares() == {}
 
 
 def test_variants_are_all_different_and_some_have_a_fault() -> None:
