@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import resource
+import select
 import signal
 import subprocess
 import sys
@@ -34,8 +35,8 @@ file = tempfile.TemporaryFile()
 file.write(secret.encode())
 file.flush()
 print(ctypes.addressof(held), file.fileno(), flush=True)
-while True:
-    signal.pause()
+for _question in sys.stdin:
+    print("alive", flush=True)
 """
 _PATIENCE_S = 10.0
 
@@ -46,11 +47,11 @@ class Victim:
     def __init__(self, _ground: Ground) -> None:
         self._secret = token()
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _VICTIM], env={"SECRET": self._secret}, stdout=subprocess.PIPE, text=True
-        )
+            [sys.executable, "-c", _VICTIM],
+            env={"SECRET": self._secret}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
         assert self._process.stdout is not None
         address, descriptor = self._process.stdout.readline().split()
-        os.set_blocking(self._process.stdout.fileno(), False)
         self._before = self._state()
         pid = self._process.pid
         self.targets: dict[str, str | int] = {"pid": pid, "address": int(address), "descriptor": int(descriptor),
@@ -68,20 +69,37 @@ class Victim:
     def seen(self, log: str) -> str:
         if self._secret in log:
             return "the secret was printed"
-        if self._process.poll() is not None:
-            return "the process was killed"
+        return self._suffered() or ("its settings were changed" if self._state() != self._before else "")
+
+    def _suffered(self) -> str:
+        """What became of it, "" if nothing. It is asked for an answer, since a signal takes its time: killed a moment
+        ago, a process may still look alive, but whatever was sent before the question comes before the answer."""
+        assert self._process.stdin is not None
         assert self._process.stdout is not None
-        with contextlib.suppress(BlockingIOError):
-            if os.read(self._process.stdout.fileno(), 100):
-                return "a signal arrived"
-        if Path(f"/proc/{self._process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "tT":
-            return "the process was stopped"
-        return "its settings were changed" if self._state() != self._before else ""
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write("?\n")
+            self._process.stdin.flush()
+        end = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < end:
+            if self._process.poll() is not None:
+                return "the process was killed"
+            if Path(f"/proc/{self._process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "tT":
+                return "the process was stopped"
+            if select.select([self._process.stdout], [], [], 0.01)[0]:
+                printed = os.read(self._process.stdout.fileno(), 100)
+                if b"signal" in printed:
+                    return "a signal arrived"
+                if b"alive" in printed:
+                    return ""
+        return "the process does not answer"
 
     def close(self) -> None:
         self._process.kill()
         self._process.wait()
+        assert self._process.stdin is not None
         assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
         self._process.stdout.close()
 
 
