@@ -5,7 +5,7 @@
     python -m benchmarks.record run --out results --problems softmax,layernorm --evaluators 4
     python -m benchmarks.record run --out results --hardware cpu    # the C++ kernels, on this machine's CPU
     python -m benchmarks.record tables --out results                # what the results say, as Markdown
-    python -m benchmarks.record look --problems softmax             # proposals on this GPU without the judge
+    python -m benchmarks.record look --evaluators 8                 # all proposals on this GPU, without the judge
 
 `run` starts a service of its own (`kernelwright up`), submits a job for each operator and language that has proposals
 in `benchmarks/record/proposals/<problem>/`, and answers its questions with them, as an outside agent does
@@ -21,10 +21,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks.record.look import look
+from benchmarks.record.look import look, look_at_all
 from benchmarks.record.plan import plan
 from benchmarks.record.run import run
 from benchmarks.record.tables import write_tables
+from benchmarks.service import home_of
+from problems.catalog import bundled
 from worker.profile.gpus import detect_hardware
 
 
@@ -37,7 +39,9 @@ def main() -> int:
     hardware = options.hardware or next((name for name in detect_hardware() if name != "cpu"), "cpu")
     only, languages = ([word for word in words.split(",") if word] for words in (options.problems, options.languages))
     if options.what == "look":
-        for line in (line for problem in only for line in look(problem, hardware)):
+        home, wanted = home_of(options.home), only or list(bundled())
+        one = look(wanted[0], hardware, home) if len(wanted) == 1 else None
+        for line in one or look_at_all(wanted, hardware, options.evaluators, home):
             sys.stdout.write(f"{line}\n")
             sys.stdout.flush()
         return 0
@@ -55,10 +59,12 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("what", choices=("run", "tables", "look"))
     parser.add_argument("--out", type=Path, default=Path("record"), help="the folder of the results")
-    parser.add_argument("--problems", default="", help="only these, separated by commas, in this order")
+    parser.add_argument(
+        "--problems", default="", help="only these (or `name:language`), separated by commas, in this order"
+    )
     parser.add_argument("--languages", default="", help="only in these, separated by commas")
     parser.add_argument("--hardware", help="default: this machine's GPU")
-    parser.add_argument("--evaluators", type=int, default=4, help="that share the device, and jobs at a time")
+    parser.add_argument("--evaluators", type=int, default=4, help="that share each device, and jobs at a time for it")
     parser.add_argument("--limit-s", type=float, help="stop after so many seconds, to go on later")
     parser.add_argument(
         "--home", type=Path, help="the service's home; kept, with its caches, its knowledge base and unfinished jobs"

@@ -2,15 +2,20 @@
 
 Nothing here counts: times are of device events behind a flushed L2 cache, beside the host's microseconds of the same
 call, which is what small calls wait for. It takes seconds an operator, where a judgement takes a minute or two.
+
+Several operators are loaded, built and compiled side by side, since an extension takes a compiler half a minute; one at
+a time is timed. Each is looked at in a process of its own: one that hangs or loses its context is ended.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,28 +24,60 @@ import torch
 
 from benchmarks.record.plan import PROPOSALS
 from problems.catalog import bundled
+from worker.judge import phases
+from worker.judge.lease import DeviceLease
 from worker.judge.reference.problem import Instance, Problem
 from worker.runner import kernelwright
 from worker.runner.values import tensors_of
 
 _FLUSH_BYTES = 512 << 20
 _WARM, _CALLS = 2, 11
+_LIMIT_S = 300.0
+"""For one operator: two extensions that are built beside seven others."""
 
 
-def look(problem: str, hardware: str) -> Iterator[str]:
+def look_at_all(problems: Sequence[str], hardware: str, at_once: int, home: Path) -> Iterator[str]:
+    """The lines of each operator, as soon as they are known. `home`: a folder for the lock on the device."""
+    with ThreadPoolExecutor(at_once) as threads:
+        for looked in as_completed([threads.submit(_apart, problem, hardware, home) for problem in problems]):
+            yield from looked.result()
+
+
+def _apart(problem: str, hardware: str, home: Path) -> list[str]:
+    command = [sys.executable, "-m", "benchmarks.record", "look", "--problems", problem, "--hardware", hardware]
+    try:
+        ended = subprocess.run(
+            [*command, "--home", str(home)], capture_output=True, text=True, timeout=_LIMIT_S, check=False
+        )
+    except subprocess.TimeoutExpired as late:
+        said = late.stdout.decode(errors="replace") if isinstance(late.stdout, bytes) else late.stdout or ""
+        return [*said.splitlines(), f"{problem}: ended after {_LIMIT_S:.0f} s"]
+    lines = ended.stdout.splitlines()
+    return (
+        lines
+        if ended.returncode == 0
+        else [*lines, f"{problem}: exit status {ended.returncode}, {ended.stderr[-300:]!r}"]
+    )
+
+
+def look(problem: str, hardware: str, home: Path) -> Iterator[str]:
     """A line for each workload: eager and each proposal, device and host microseconds, and the largest relative error
     of an output (Frobenius norm, against eager)."""
     sys.modules["kernelwright"] = kernelwright
+    lease = DeviceLease(home, "look", phases.GPU)
     outline = bundled()[problem]
     modules = {path.stem: _loaded(path) for path in sorted((PROPOSALS / problem).glob("*.py"))}
     loaded = Problem(outline.source, problem)
     for workload in loaded.workloads(hardware):
-        instance = loaded.instance(workload, "cuda:0", 1)
-        cotangents = instance.like[instance.forward_inputs :]
-        inputs = (*instance.like[: instance.forward_inputs], *(torch.randn_like(each) for each in cotangents))
-        wanted = tensors_of((instance.call(*inputs),))
-        parts = ["eager {:.0f}/{:.0f} us".format(*_timed(instance.call, inputs))]
-        parts += [f"{name} {_told(module, instance, inputs, wanted)}" for name, module in modules.items()]
+        with lease.shared():
+            instance = loaded.instance(workload, "cuda:0", 1)
+            cotangents = instance.like[instance.forward_inputs :]
+            inputs = (*instance.like[: instance.forward_inputs], *(torch.randn_like(each) for each in cotangents))
+            wanted = tensors_of((instance.call(*inputs),))
+            torch.cuda.synchronize()
+        parts = ["eager {:.0f}/{:.0f} us".format(*_timed(lease, instance.call, inputs))]
+        for name, module in modules.items():
+            parts.append(f"{name} {_told(module, instance, inputs, wanted, lease)}")
         yield f"{problem} {workload.name}: {' | '.join(parts)}"
         del instance, cotangents, inputs, wanted
         torch.cuda.empty_cache()
@@ -57,17 +94,21 @@ def _loaded(path: Path) -> ModuleType | Exception:
     return module
 
 
-def _told(module: ModuleType | Exception, instance: Instance, inputs: tuple[Any, ...], wanted: list[Any]) -> str:
+def _told(
+    module: ModuleType | Exception, instance: Instance, inputs: tuple[Any, ...], wanted: list[Any], lease: DeviceLease
+) -> str:
     if isinstance(module, Exception):
         return f"does not load: {module!r:.200}"
     try:
-        model = module.ModelNew(*instance.init).to("cuda:0")
-        model.load_state_dict(instance.model.state_dict())
-        for name, parameter in model.named_parameters():
-            parameter.requires_grad_(name in instance.parameters)
-        call = instance.callable(model.train(instance.model.training))
-        found = tensors_of((call(*inputs),))
-        device_us, host_us = _timed(call, inputs)
+        with lease.shared():
+            model = module.ModelNew(*instance.init).to("cuda:0")
+            model.load_state_dict(instance.model.state_dict())
+            for name, parameter in model.named_parameters():
+                parameter.requires_grad_(name in instance.parameters)
+            call = instance.callable(model.train(instance.model.training))
+            found = tensors_of((call(*inputs),))
+            torch.cuda.synchronize()
+        device_us, host_us = _timed(lease, call, inputs)
     except Exception as broken:  # noqa: BLE001 - as above
         return f"fails: {broken!r:.200}"
     return f"{device_us:.0f}/{host_us:.0f} us, off by {_error(found, wanted):.1e}"
@@ -78,8 +119,13 @@ def _error(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> float:
     return max(((one - two).norm() / (two.norm() + 1e-30)).item() for one, two in pairs)
 
 
-def _timed(call: Callable[..., Any], inputs: tuple[Any, ...]) -> tuple[float, float]:
+def _timed(lease: DeviceLease, call: Callable[..., Any], inputs: tuple[Any, ...]) -> tuple[float, float]:
     """Median microseconds of a call, on the device and on the host."""
+    with lease.exclusive():
+        return _timed_alone(call, inputs)
+
+
+def _timed_alone(call: Callable[..., Any], inputs: tuple[Any, ...]) -> tuple[float, float]:
     flush = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device="cuda:0")
     for _warm in range(_WARM):
         call(*inputs)

@@ -43,21 +43,24 @@ class Entry:
 
 def plan(hardware: str, only: Sequence[str] = (), languages: Sequence[str] = ()) -> list[Entry]:
     """The jobs for this hardware, by problem (in the order of `only`, if given) and language: in `languages`, or in all
-    of the hardware's. Raises ValueError for a name that is no bundled problem."""
+    of the hardware's. `only` has names of problems, or `name:language`. Raises ValueError for a name that is no bundled
+    problem."""
     problems = bundled()
-    unknown = sorted(set(only) - set(problems))
+    asked = [tuple(name.partition(":")[::2]) for name in only or problems]
+    unknown = sorted({name for name, _language in asked} - set(problems))
     if unknown:
         raise ValueError(f"no bundled problem is called {', '.join(unknown)}")
     usual = ("cpp",) if hardware == "cpu" else ("triton", "cuda")
     entries = []
-    for problem in only or problems:
+    for problem, language in asked:
         try:
             problems[problem].spec.workloads_for(hardware)
         except ProblemError:
             continue
-        found = {language: _proposals(problem, language) for language in languages or usual}
-        chosen = [language for language in found if found[language]] or (() if languages else usual[:1])
-        entries += [Entry(problem, language, found[language]) for language in chosen]
+        wanted = (language,) if language else tuple(languages) or usual
+        found = {each: _proposals(problem, each) for each in wanted}
+        chosen = [each for each in found if found[each]] or (() if languages else wanted[:1])
+        entries += [Entry(problem, each, found[each]) for each in chosen]
     return entries
 
 

@@ -22,6 +22,7 @@ from benchmarks.record.agent import answer
 from benchmarks.record.plan import Entry, Proposal
 from benchmarks.service import home_of, serving
 from cli.client import TERMINAL_STATES, ApiError, Client
+from worker.profile.gpus import gpus
 
 UNFINISHED: Final = 75
 LONGEST_JOB_S: Final = 1500.0
@@ -49,7 +50,7 @@ def run(entries: Sequence[Entry], hardware: str, options: argparse.Namespace) ->
     home = home_of(options.home)
     variables = {"KERNELWRIGHT_PROFILE_CANDIDATES": str(not options.no_profile)}
     service = serving(home, hardware, options.evaluators, **variables)
-    with service as url, ThreadPoolExecutor(options.evaluators) as threads:
+    with service as url, ThreadPoolExecutor(jobs_at_once(hardware, options.evaluators)) as threads:
         with Client(url) as client:
             end_others(client, [_body(entry, hardware, options) for entry in todo])
         done = list(threads.map(lambda entry: _one(url, home, entry, hardware, options, deadline), todo))
@@ -58,6 +59,11 @@ def run(entries: Sequence[Entry], hardware: str, options: argparse.Namespace) ->
     )
     left.status = UNFINISHED if any("time" in line for line in left) else 1
     return left
+
+
+def jobs_at_once(hardware: str, evaluators: int) -> int:
+    """One for each evaluator of each device: with fewer the second GPU has nothing to do."""
+    return evaluators * max(1, sum(gpu.hardware == hardware for gpu in gpus()))
 
 
 def _one(url: str, home: Path, entry: Entry, hardware: str, options: argparse.Namespace, deadline: float) -> str | None:

@@ -12,10 +12,11 @@ import pytest
 
 from benchmarks.record.agent import answer
 from benchmarks.record.plan import PROPOSALS, Entry, Proposal, language_of, plan
-from benchmarks.record.run import _body, end_others, open_job, panel, untold
+from benchmarks.record.run import _body, end_others, jobs_at_once, open_job, panel, untold
 from benchmarks.record.tables import NAME, read_results, summary, write_tables
 from cli.client import NotFound
 from problems.catalog import bundled
+from worker.profile.gpus import Gpu
 
 
 def test_every_proposal_is_for_a_bundled_problem_and_says_its_idea() -> None:
@@ -42,6 +43,15 @@ def test_each_operator_has_a_job_in_each_language_that_somebody_wrote_for_it() -
     assert softmax.language == "cpp" and softmax.proposals
     with pytest.raises(ValueError, match="no bundled problem is called softmacks"):
         plan("cpu", ["softmacks"])
+
+
+def test_a_problem_may_be_asked_for_in_one_language() -> None:
+    found = plan("nvidia-h100", ["rope:cuda", "softmax"])
+    assert [(entry.problem, entry.language) for entry in found] == [
+        ("rope", "cuda"), ("softmax", "triton"), ("softmax", "cuda")
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="no bundled problem is called nothing"):
+        plan("nvidia-h100", ["nothing:cuda"])
 
 
 def test_what_is_written_in_nothing_known_is_refused() -> None:
@@ -125,6 +135,13 @@ def row(name: str, speedup: float, low: float, high: float, **more: Any) -> dict
     baselines = {"eager": 20.0, "compile": 10.0}
     return {"name": name, "latency_us": 10.0 / speedup, "baselines_us": baselines, "baseline": "compile",
             "speedup": speedup, "ci95": [low, high], **more}  # fmt: skip
+
+
+def test_each_device_has_as_many_jobs_as_evaluators(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = [Gpu(index, f"GPU-{index}", "NVIDIA H100", "nvidia-h100", "sm_90a", 80 << 30, None) for index in range(2)]
+    monkeypatch.setattr("benchmarks.record.run.gpus", lambda: here)
+    assert jobs_at_once("nvidia-h100", 3) == 6
+    assert jobs_at_once("cpu", 3) == 3
 
 
 def test_the_panel_is_of_the_judgement_that_raced_most_baselines() -> None:
