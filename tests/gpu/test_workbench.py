@@ -1,4 +1,5 @@
-"""On a device: what the judge writes into an arena is there before the runner reads it, however busy the device is."""
+"""On a device: what the judge writes into an arena is there before the runner reads it, however busy the device is; and
+benches that share an arena each find their own there."""
 
 from __future__ import annotations
 
@@ -59,3 +60,27 @@ def test_a_model_is_made_of_the_parameters_that_were_sent(tmp_path: Path, monkey
     finally:
         processes.close()
     assert exhibit.cases[0].judge((found,))[0].passed
+
+
+def test_benches_share_an_arena(tmp_path: Path) -> None:
+    many = PROBLEM.replace("}]}", '}, {"name": "many", "params": {"rows": 70_000}}]}', 1)
+    exhibits = Exhibits(Problem(many, "scaled"), "nvidia-h100", "cuda:0", 5)
+    processes = Processes(RefereeOptions(home=tmp_path, hardware="nvidia-h100"), on_gpu=True)
+    workshop = exhibits.workshop()
+    try:
+        with processes.runner() as runner:
+            source = PROBLEM.replace("class Model(", "class ModelNew(")
+            runner.ask({"op": "load", "subject": SUBJECT, "source": source, "class": "ModelNew", "compile": None}, 150)
+            benches = []
+            for each in exhibits.workloads:
+                benches.append(Workbench(runner, each.instance, each.cases, "cuda:0", each.slots, workshop=workshop))
+            for bench in (*benches, *benches):
+                bench.construct(SUBJECT, 60)
+                bench.write(0, 1)
+                (found,) = bench.run(SUBJECT, 0, 60)
+                assert bench.cases[1].judge((found,))[0].passed
+                assert not bench.overrun()
+                assert bench.changed_inputs(0) == []
+    finally:
+        workshop.close()
+        processes.close()

@@ -33,7 +33,7 @@ from problems.catalog import Spec, Workload
 from worker.judge.exhibits import Exhibits
 from worker.judge.numerics.truth import Case
 from worker.judge.reference.problem import Problem, call_reference
-from worker.judge.runners.bench import Contender, Workbench
+from worker.judge.runners.bench import Contender, Workbench, Workshop
 from worker.judge.runners.sessions import Runner
 from worker.judge.verdict import Fault, ReferenceFailed, Verdict
 
@@ -141,12 +141,13 @@ class Record:
         return {min(row, key=row.__getitem__) for row in self.latency_us.values() if row}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Place:
-    """A runner with a workbench per workload."""
+    """A runner with a workbench per workload, all in one arena."""
 
     runner: Runner
     benches: dict[str, Workbench]
+    workshop: Workshop | None = None
 
 
 class Baselines:
@@ -206,6 +207,8 @@ class Baselines:
                 place.runner.close()
             for bench in place.benches.values():
                 bench.close()
+            if place.workshop is not None:
+                place.workshop.close()
 
     def _make(self, mode: Mode, source: str) -> bool:
         """Load, construct and warm one baseline on every workload; False (with the reason kept) when it fails."""
@@ -233,14 +236,13 @@ class Baselines:
         device = self._exhibits.device
         shared = next(iter(self._places.values()), None) if device != "cpu" else None
         if shared is None:
-            runner = self._spawn()
-            shared = _Place(
-                runner,
-                {
-                    exhibit.name: Workbench(runner, exhibit.instance, exhibit.cases, device, exhibit.slots)
-                    for exhibit in self._exhibits.workloads
-                },
-            )
+            # Kept at once, so that `close` finds what a failure leaves.
+            shared = self._places[name] = _Place(self._spawn(), {})
+            shared.workshop = self._exhibits.workshop()
+            for exhibit in self._exhibits.workloads:
+                shared.benches[exhibit.name] = Workbench(
+                    shared.runner, exhibit.instance, exhibit.cases, device, exhibit.slots, workshop=shared.workshop
+                )
         self._places[name] = shared
         return shared
 

@@ -18,6 +18,7 @@ from worker.judge.numerics.truth import PARKED_BYTES, Case, Truth, prepare_cases
 from worker.judge.reference.domains import resolved
 from worker.judge.reference.footprint import memory_bytes
 from worker.judge.reference.problem import Instance, Problem
+from worker.judge.runners.bench import Workshop
 
 _HOST_SLOTS = 3
 _MIN_DEVICE_SLOTS, _MAX_DEVICE_SLOTS, _MIN_LARGE_SLOTS, _LARGE_SLOT_BYTES = 4, 64, 2, 512 << 20
@@ -128,6 +129,10 @@ class Exhibits:
             torch.cuda.empty_cache()
         return Exhibit(instance, cases, truth, domains)
 
+    def workshop(self) -> Workshop:
+        """An arena for a runner's benches of all workloads."""
+        return Workshop.of(((each.instance, each.cases[0], each.slots) for each in self.workloads), self.device)
+
     @functools.cached_property
     def probes(self) -> list[Probe]:
         """The smallest workload with one input or parameter changed."""
@@ -152,10 +157,10 @@ class Exhibits:
 
 
 def expected_bytes(problem: Problem, hardware: str, device: str, *, compiled: bool) -> tuple[int, int]:
-    """What judging this problem will take of a GPU's memory, at a guess: what is kept (the judge's cases, two benches
-    for each workload, graphs of the `compiled` baselines), and the most that is alive on the way. Raises
-    ReferenceFailed."""
-    total, kept, passing = memory_bytes(device), _CONTEXT_BYTES, 0
+    """What judging this problem will take of a GPU's memory, at a guess: what is kept (the judge's cases, two arenas
+    for the benches, two models of each workload, graphs of the `compiled` baselines), and the most that is alive on the
+    way. Raises ReferenceFailed."""
+    total, kept, passing, arena = memory_bytes(device), _CONTEXT_BYTES, 0, 0
     for workload in problem.workloads(hardware):
         found = problem.footprint(workload)
         if found is None:
@@ -167,8 +172,9 @@ def expected_bytes(problem: Problem, hardware: str, device: str, *, compiled: bo
         count = _CASES if given <= _LARGE_BYTES[device] else _CASES_LARGE
         held = case if case <= PARKED_BYTES else given + returned
         cases = held * min(count, max(_CASES_LARGE, int(_CASE_SHARE * total / max(1, case))))
-        bench = _slots(total, given) * given + 2 * found.parameters + 2 * returned + found.largest
-        kept += cases + (2 + _GRAPHS * compiled) * returned + 2 * bench
+        arena = max(arena, _slots(total, given) * given + found.parameters + returned)
+        model = found.parameters + returned + found.largest
+        kept += cases + (2 + _GRAPHS * compiled) * returned + 2 * model
         results = min(int(_RETAIN_SHARE * total), _MAX_RETAINED * returned)
         passing = max(passing, results, 3 * max(found.wide, found.largest) + case)
-    return int(_RUNNERS_TIMES * kept), int(_RUNNERS_TIMES * passing)
+    return int(_RUNNERS_TIMES * (kept + 2 * arena)), int(_RUNNERS_TIMES * passing)

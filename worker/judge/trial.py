@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from worker.judge.exhibits import Exhibits
 from worker.judge.report import Evaluation, EvaluationRequest
-from worker.judge.runners.bench import Workbench
+from worker.judge.runners.bench import Workbench, Workshop
 from worker.judge.runners.sessions import Runner
 from worker.judge.verdict import Check, Fault, Verdict
 
@@ -31,6 +31,8 @@ class Trial:
     evaluation: Evaluation
     benches: dict[str, Workbench] = field(default_factory=dict)
     """By workload name, with the candidate's model made; filled by the first check."""
+    workshop: Workshop | None = None
+    """What the benches of all workloads share."""
 
     def record(self, name: str, passed: bool, detail: str = "", **figures: float | str) -> None:
         """Add a row to the report. Nothing follows from a row that did not pass: raise a fault, or use `refuse`."""
@@ -41,6 +43,9 @@ class Trial:
         for bench in self.benches.values():
             bench.close()
         self.benches.clear()
+        if self.workshop is not None:
+            self.workshop.close()
+        self.workshop = None
 
     def refuse(self, name: str, verdict: Verdict, reason: str, **figures: float | str) -> Fault:
         """Record the check that failed and return the fault to raise."""

@@ -28,7 +28,7 @@ from worker.judge.exhibits import Exhibit, Exhibits
 from worker.judge.intake import load
 from worker.judge.lease import DeviceLease
 from worker.judge.report import EvaluationRequest
-from worker.judge.runners.bench import Contender, Workbench
+from worker.judge.runners.bench import Contender, Workbench, Workshop
 from worker.judge.runners.sessions import Runner
 from worker.judge.timing.fresh import Fresh
 from worker.judge.timing.quick import compare
@@ -79,6 +79,7 @@ class Tuning:
         self._stack = ExitStack()
         self._runner: Runner | None = None
         self._benches: list[tuple[Exhibit, Workbench]] = []
+        self._workshop: Workshop | None = None
         self._number = 0
 
     def measure(self, source: str) -> Measurement:
@@ -101,7 +102,9 @@ class Tuning:
         """End the runner."""
         for _exhibit, bench in self._benches:
             bench.close()
-        self._benches, self._runner = [], None
+        if self._workshop is not None:
+            self._workshop.close()
+        self._benches, self._workshop, self._runner = [], None, None
         self._stack.close()
 
     def _open(self) -> None:
@@ -110,8 +113,10 @@ class Tuning:
         runner = self._runner = self._stack.enter_context(self._parts.runner())
         with self._parts.lease.lent(runner):
             load(runner, self.request.candidate_source, ITSELF)
+            self._workshop = self._parts.exhibits.workshop()
             for exhibit in self._parts.exhibits.workloads:
-                bench = Workbench(runner, exhibit.instance, exhibit.cases, self._parts.device, exhibit.slots)
+                where = self._parts.device, exhibit.slots
+                bench = Workbench(runner, exhibit.instance, exhibit.cases, *where, workshop=self._workshop)
                 self._benches.append((exhibit, bench))
                 self._check(bench, exhibit, ITSELF)
 

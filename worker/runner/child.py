@@ -123,9 +123,10 @@ class Session:
     # --- control messages -------------------------------------------------------------------------------------------
 
     def arena_(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Open the arena of one workload."""
-        self.device = message["device"]
-        self.arenas[message["workload"]] = memory.open_arena(message["arena"], fds)
+        """Open the arena of one workload, or use another one's."""
+        self.device, handle = message["device"], message["arena"]
+        shared = self.arenas[handle["workload"]] if handle["kind"] == "same" else memory.open_arena(handle, fds)
+        self.arenas[message["workload"]] = shared
         return {}
 
     def evict(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:

@@ -88,7 +88,10 @@ def check_untouched(trial: Trial, exhibit: Exhibit, bench: Workbench, slot: int)
 
 
 def _make_bench(trial: Trial, exhibit: Exhibit) -> Workbench:
-    bench = Workbench(trial.runner, exhibit.instance, exhibit.cases, trial.device, exhibit.slots)
+    if trial.workshop is None:
+        trial.workshop = trial.exhibits.workshop()
+    where = trial.device, exhibit.slots
+    bench = Workbench(trial.runner, exhibit.instance, exhibit.cases, *where, workshop=trial.workshop)
     trial.benches[exhibit.name] = bench
     bench.construct(SUBJECT, CONSTRUCT_LIMIT_S)
     return bench
