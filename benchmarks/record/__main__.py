@@ -6,6 +6,7 @@
     python -m benchmarks.record run --out results --hardware cpu    # the C++ kernels, on this machine's CPU
     python -m benchmarks.record tables --out results                # what the results say, as Markdown
     python -m benchmarks.record look --evaluators 8                 # all proposals on this GPU, without the judge
+    python -m benchmarks.record light --hardware nvidia-h200        # what each workload takes at least
 
 `run` starts a service of its own (`kernelwright up`), submits a job for each operator and language that has proposals
 in `benchmarks/record/proposals/<problem>/`, and answers its questions with them, as an outside agent does
@@ -21,6 +22,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from benchmarks.record.light import table
 from benchmarks.record.look import look, look_at_all
 from benchmarks.record.plan import plan
 from benchmarks.record.run import run
@@ -38,6 +40,9 @@ def main() -> int:
         return 0
     hardware = options.hardware or next((name for name in detect_hardware() if name != "cpu"), "cpu")
     only, languages = ([word for word in words.split(",") if word] for words in (options.problems, options.languages))
+    if options.what == "light":
+        sys.stdout.writelines(f"{line}\n" for line in table(hardware))
+        return 0
     if options.what == "look":
         home, wanted = home_of(options.home), only or list(bundled())
         one = look(wanted[0], hardware, home) if len(wanted) == 1 else None
@@ -57,7 +62,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.record", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("run", "tables", "look"))
+    parser.add_argument("what", choices=("run", "tables", "look", "light"))
     parser.add_argument("--out", type=Path, default=Path("record"), help="the folder of the results")
     parser.add_argument(
         "--problems", default="", help="only these (or `name:language`), separated by commas, in this order"

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from worker.judge.verdict import ReferenceFailed
 
+_Found = TypeVar("_Found")
 _GIB = 1 << 30
 _REAL_BYTES = 1 << 20
 """Lengths and offsets are smaller: 131,072 of them. Computing with tensors of this size costs microseconds."""
@@ -59,6 +60,15 @@ def estimate(call: Callable[[str], Any], model: Callable[..., torch.nn.Module]) 
 
     `call` calls get_init_inputs and get_inputs by name with the workload's parameters; `model` is the Model class.
     """
+    return without_values(call, model, _counted)
+
+
+def without_values(
+    call: Callable[[str], Any],
+    model: Callable[..., torch.nn.Module],
+    look: Callable[[torch.nn.Module, Any], _Found],
+) -> _Found | None:
+    """What `look` finds of a model and its inputs that have sizes but no values; None where `estimate` gives None."""
     small_ones_real = _SmallOnesReal()  # type: ignore[no-untyped-call]  # torch gives it no types
     for drawn in (torch.device("meta"), small_ones_real):
         # Any failure here is a failure of the estimate, never of the reference: that one is run for real afterwards.
@@ -68,7 +78,7 @@ def estimate(call: Callable[[str], Any], model: Callable[..., torch.nn.Module]) 
             given = list(_tensors([*inputs, *made.parameters(), *made.buffers()]))
             if drawn is not small_ones_real and not all(value.is_meta for value in given):
                 return None
-            return _counted(made, inputs)
+            return look(made, inputs)
     return None
 
 

@@ -7,7 +7,7 @@ import linecache
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -16,6 +16,8 @@ from worker.judge.reference import footprint
 from worker.judge.reference.blame import FILE, blame, return_line
 from worker.judge.verdict import ReferenceFailed
 from worker.runner.step import Step
+
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,10 @@ class Problem:
         """The bytes of a workload, or None when the reference does not run without values."""
         with blame(f"get_inputs failed for workload {workload.name!r}"):
             return footprint.estimate(lambda name: self._call(name, workload), self._module.Model)
+
+    def without_values(self, workload: Workload, look: Callable[[torch.nn.Module, Any], _Found]) -> _Found | None:
+        """What `look` finds of a workload's model and inputs on the meta device, or None as above."""
+        return footprint.without_values(lambda name: self._call(name, workload), self._module.Model, look)
 
     def fresh_model(self, instance: Instance, device: str, seed: int) -> torch.nn.Module:
         """The workload's model as its constructor leaves it, with the initial parameters of `seed`."""
