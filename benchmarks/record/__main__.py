@@ -5,6 +5,7 @@
     python -m benchmarks.record run --out results --problems softmax,layernorm --evaluators 4
     python -m benchmarks.record run --out results --hardware cpu    # the C++ kernels, on this machine's CPU
     python -m benchmarks.record tables --out results                # what the results say, as Markdown
+    python -m benchmarks.record tables --out results --plots        # and plots, if matplotlib is installed
     python -m benchmarks.record look --problems softmax             # proposals on this GPU without the judge
 
 `run` starts a service of its own (`kernelwright up`), submits a job for each operator and language that has proposals
@@ -23,6 +24,7 @@ from pathlib import Path
 
 from benchmarks.record.look import look
 from benchmarks.record.plan import plan
+from benchmarks.record.plots import draw
 from benchmarks.record.run import run
 from benchmarks.record.tables import write_tables
 from worker.profile.gpus import detect_hardware
@@ -32,7 +34,7 @@ def main() -> int:
     """Run jobs, or write tables."""
     options = _options()
     if options.what == "tables":
-        write_tables(options.out)
+        write_tables(options.out, _plots(options))
         return 0
     hardware = options.hardware or next((name for name in detect_hardware() if name != "cpu"), "cpu")
     only, languages = ([word for word in words.split(",") if word] for words in (options.problems, options.languages))
@@ -47,6 +49,17 @@ def main() -> int:
     for line in left:
         sys.stdout.write(f"{line}\n")
     return left.status if left else 0
+
+
+def _plots(options: argparse.Namespace) -> list[Path]:
+    """Those that were drawn: none unless asked for, and none without matplotlib."""
+    if options.plots is None:
+        return []
+    try:
+        return draw(options.out, Path(options.plots) if options.plots else options.out)
+    except ImportError:
+        sys.stderr.write("no plots: matplotlib is not installed: pip install matplotlib\n")
+        return []
 
 
 def _options() -> argparse.Namespace:
@@ -65,6 +78,8 @@ def _options() -> argparse.Namespace:
     )
     tunes = "places in a job's budget for the service's own seeds and for tuning: 0 judges the proposals alone"
     parser.add_argument("--tunes", type=int, default=4, help=tunes)
+    plots = "draw SVG files too, into this folder or beside the tables (needs matplotlib)"
+    parser.add_argument("--plots", nargs="?", const="", metavar="FOLDER", help=plots)
     parser.add_argument("--no-profile", action="store_true", help="look for no bottlenecks")
     parser.add_argument("--no-certify", action="store_true", help="leave the certificates out: a first look")
     return parser.parse_args()

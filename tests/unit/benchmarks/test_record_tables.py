@@ -1,4 +1,4 @@
-"""The record's figures, met or not, and its losses with their reasons."""
+"""The record's figures, met or not, its losses with their reasons, and its plots."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 
 from benchmarks.record.figures import COMPILED, Figure, Outcome, Suite, figures, suite_of
 from benchmarks.record.plan import Entry
-from benchmarks.record.results import missing, read_results
+from benchmarks.record.plots import Curve, curve_of, draw
+from benchmarks.record.results import missing, read_documents, read_results
 from benchmarks.record.run import UNFINISHED_JOBS
 from benchmarks.record.tables import NAME, NOTES, read_notes, write_tables
 from tests.unit.benchmarks.record_files import candidate, certificate, row, store
@@ -170,3 +171,33 @@ def test_a_certified_kernel_goes_before_a_faster_one_that_is_not(tmp_path: Path)
     store(tmp_path, Entry("softmax", "triton", ()), [row("w", 9.0, 8.9, 9.1)], certified={})
     store(tmp_path, Entry("softmax", "cuda", ()), [row("w", 2.0, 1.9, 2.1)])
     assert [each.language for each in read_results(tmp_path)] == ["cuda"]
+
+
+def test_a_curve_is_the_best_so_far_in_the_order_of_judging(tmp_path: Path) -> None:
+    judged = [
+        candidate(4, "ok", 1.8),
+        candidate(1, "incorrect"),
+        candidate(2, "infra_error"),
+        candidate(3, "ok", 1.5),
+        candidate(5, "ok", 1.2),
+    ]
+    store(tmp_path, Entry("topk", "cuda", ()), None, candidates=judged)
+    (document,) = read_documents(tmp_path)["topk"]
+    assert curve_of(document) == Curve("cuda", (None, 1.5, 1.8, 1.8), (False, True, True, True))
+
+
+def test_the_same_results_give_the_same_plots(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    judged = [candidate(1, "incorrect"), candidate(2, "ok", 1.5), candidate(3, "ok", 2.0)]
+    rows = [row("w0", 2.0, 1.9, 2.1), row("w1", 0.8, 0.7, 0.9)]
+    store(tmp_path, Entry("softmax", "triton", ()), rows, roofs=["memory", "compute"], candidates=judged)
+    store(tmp_path, Entry("softmax", "cuda", ()), rows, certified={}, candidates=judged[:2])
+    store(tmp_path, Entry("topk", "triton", ()), None, candidates=judged[:1])
+    first, second = draw(tmp_path, tmp_path / "one"), draw(tmp_path, tmp_path / "two")
+    assert [path.name for path in first] == ["speedup.svg", "roofline.svg", "best-so-far.svg"]
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+
+
+def test_without_results_nothing_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert draw(tmp_path, tmp_path) == []
