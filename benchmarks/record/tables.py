@@ -53,12 +53,12 @@ def write_tables(folder: Path, drawn: Sequence[Path] = ()) -> None:
 def read_notes(folder: Path) -> Notes:
     """The reasons that somebody looked up. Raises ValueError for a file of another form."""
     path = folder / NOTES
-    notes = json.loads(path.read_text()) if path.exists() else {}
+    notes: Notes = json.loads(path.read_text()) if path.exists() else {}
     for name, note in notes.items():
         texts = note.values() if isinstance(note, dict) else [note]
         if not all(isinstance(text, str) for text in texts):
             raise ValueError(f'{path}: "{name}" has neither a reason nor one for each workload')
-    return notes  # type: ignore[no-any-return]
+    return notes
 
 
 def summary(suite: Suite) -> Iterator[str]:
