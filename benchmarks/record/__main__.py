@@ -5,6 +5,7 @@
     python -m benchmarks.record run --out results --problems softmax,layernorm --evaluators 4
     python -m benchmarks.record run --out results --hardware cpu    # the C++ kernels, on this machine's CPU
     python -m benchmarks.record tables --out results                # what the results say, as Markdown
+    python -m benchmarks.record tables --out results --plots        # and plots, if matplotlib is installed
     python -m benchmarks.record look --evaluators 8                 # all proposals on this GPU, without the judge
     python -m benchmarks.record light --hardware nvidia-h200        # what each workload takes at least
 
@@ -25,6 +26,7 @@ from pathlib import Path
 from benchmarks.record.light import table
 from benchmarks.record.look import look, look_at_all
 from benchmarks.record.plan import plan
+from benchmarks.record.plots import draw
 from benchmarks.record.run import run
 from benchmarks.record.tables import write_tables
 from benchmarks.service import home_of
@@ -36,7 +38,7 @@ def main() -> int:
     """Run jobs, or write tables."""
     options = _options()
     if options.what == "tables":
-        write_tables(options.out)
+        write_tables(options.out, _plots(options))
         return 0
     hardware = options.hardware or next((name for name in detect_hardware() if name != "cpu"), "cpu")
     only, languages = ([word for word in words.split(",") if word] for words in (options.problems, options.languages))
@@ -58,6 +60,17 @@ def main() -> int:
     return left.status if left else 0
 
 
+def _plots(options: argparse.Namespace) -> list[Path]:
+    """Those that were drawn: none unless asked for, and none without matplotlib."""
+    if options.plots is None:
+        return []
+    try:
+        return draw(options.out, Path(options.plots) if options.plots else options.out)
+    except ImportError:
+        sys.stderr.write("no plots: matplotlib is not installed: pip install matplotlib\n")
+        return []
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.record", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -76,6 +89,8 @@ def _options() -> argparse.Namespace:
     )
     tunes = "places in a job's budget for the service's own seeds and for tuning: 0 judges the proposals alone"
     parser.add_argument("--tunes", type=int, default=4, help=tunes)
+    plots = "draw SVG files too, into this folder or beside the tables (needs matplotlib)"
+    parser.add_argument("--plots", nargs="?", const="", metavar="FOLDER", help=plots)
     parser.add_argument("--no-profile", action="store_true", help="look for no bottlenecks")
     parser.add_argument("--no-certify", action="store_true", help="leave the certificates out: a first look")
     return parser.parse_args()

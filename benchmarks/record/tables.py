@@ -1,177 +1,177 @@
-"""What the results of the record say: a table for the suite, one for each operator, and where we lose.
+"""The record as Markdown: what it is to show, a line for each operator, where we lose and why, and a table for each.
 
-After *dispatch* a workload has the kernel where it is faster than every baseline, and the fastest baseline elsewhere,
-as the exported package does: its speedup is at least 1. Everything else here is the kernel alone.
+`notes.json` beside the results, if there is one, has the reasons that somebody looked up: `{"operator": "reason"}`, or
+`{"operator": {"workload": "reason"}}`. Where a winner was profiled, its bottleneck in words is told too.
 """
 
 from __future__ import annotations
 
 import json
-import math
-import statistics
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from benchmarks.record.plan import plan
-from benchmarks.record.run import UNFINISHED_JOBS
+from benchmarks.record.figures import LIBRARY, Suite, figures, suite_of
+from benchmarks.record.results import (
+    Document,
+    Result,
+    Row,
+    geomean,
+    hardware_of,
+    missing,
+    not_run,
+    read_documents,
+    read_results,
+)
 
 NAME = "README.md"
+NOTES = "notes.json"
+_LONGEST = 240
+"""Characters of a reason that a program wrote."""
+
+Notes = Mapping[str, str | Mapping[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One workload of a winner."""
-
-    workload: str
-    ours_us: float
-    speedup: float
-    """Over the fastest baseline, raced in turn with it."""
-    ci95: tuple[float, float]
-    baseline: str
-    sol_fraction: float | None
-    panel_us: dict[str, float]
-    """Every baseline, of the judgement that raced all of them."""
-
-    @property
-    def loses(self) -> bool:
-        """Whether it is slower than a baseline beyond what the interval leaves open."""
-        return self.ci95[1] < 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The winner of one operator: the better one of its languages."""
-
-    problem: str
-    language: str
-    certified: bool
-    bound: str
-    proposer: str
-    own_share: float | None
-    rows: tuple[Row, ...]
-
-    @property
-    def speedup(self) -> float:
-        """Geometric mean over the workloads, of the kernel alone."""
-        return _geomean(row.speedup for row in self.rows)
-
-    @property
-    def dispatched(self) -> float:
-        """The same with the fastest baseline where the kernel is not faster."""
-        return _geomean(max(1.0, row.speedup) for row in self.rows)
-
-    @property
-    def sol_fraction(self) -> float | None:
-        """Median over the workloads."""
-        known = [row.sol_fraction for row in self.rows if row.sol_fraction is not None]
-        return statistics.median(known) if known else None
-
-
-def read_results(folder: Path) -> list[Result]:
-    """The best result of each operator, by name; what an unfinished job had found where there is nothing else."""
-    found = _best_of(sorted(folder.glob("*.*.json")))
-    found = _best_of(sorted((folder / UNFINISHED_JOBS).glob("*.*.json"))) | found
-    return [found[name] for name in sorted(found)]
-
-
-def _best_of(paths: Sequence[Path]) -> dict[str, Result]:
-    found: dict[str, Result] = {}
-    for path in paths:
-        document = json.loads(path.read_text())
-        if document.get("best") is None or not document["best"]["timed"]:
-            continue
-        result = _result(document)
-        if result.problem not in found or result.dispatched > found[result.problem].dispatched:
-            found[result.problem] = result
-    return found
-
-
-def missing(folder: Path, results: Sequence[Result]) -> list[str]:
-    """Operators whose jobs found nothing that could be timed."""
-    known = {result.problem for result in results}
-    return sorted({path.name.split(".")[0] for path in folder.glob("*.*.json")} - known)
-
-
-def not_run(folder: Path) -> list[str]:
-    """Bundled operators for the same hardware that have no results here."""
-    files = sorted(folder.glob("*.*.json"))
-    if not files:
-        return []
-    hardware = json.loads(files[0].read_text())["job"]["target"]["hardware"]
-    seen = {path.name.split(".")[0] for path in files} | {result.problem for result in read_results(folder)}
-    return sorted({entry.problem for entry in plan(hardware)} - seen)
-
-
-def write_tables(folder: Path) -> None:
-    """Write the tables beside the results."""
-    results = read_results(folder)
-    lines = [
-        *summary(results, missing(folder, results), not_run(folder)),
-        "",
-        *_suite(results),
-        "",
-        *_losses(results),
-        "",
+def write_tables(folder: Path, drawn: Sequence[Path] = ()) -> None:
+    """Write the tables beside the results, and show the plots that were drawn of them."""
+    documents, results = read_documents(folder), read_results(folder)
+    suite = suite_of(hardware_of(documents), results, missing(folder, results), not_run(folder))
+    parts = [
+        _where(results),
+        summary(suite),
+        (f"![{path.stem.replace('-', ' ')}]({Path(os.path.relpath(path, folder)).as_posix()})" for path in drawn),
+        operators(results),
+        losses(results, read_notes(folder)),
+        without_kernel(suite, results, documents, read_notes(folder)),
+        *(_operator(result) for result in results),
     ]
-    for result in results:
-        lines += [*_operator(result), ""]
-    (folder / NAME).write_text("\n".join(lines))
+    pieces = ["\n".join(part) for part in parts]
+    (folder / NAME).write_text("\n\n".join(piece for piece in pieces if piece) + "\n")
 
 
-def summary(results: Sequence[Result], without: Sequence[str] = (), unseen: Sequence[str] = ()) -> Iterator[str]:
-    """The figures of the whole suite; `without`: operators without a kernel, `unseen`: not run yet."""
-    speedups = [result.dispatched for result in results]
-    faster = sum(result.dispatched > 1.0 for result in results)
-    bound_by_memory = [
-        result.sol_fraction for result in results if result.bound == "memory" and result.sol_fraction is not None
-    ]
-    rows = [row for result in results for row in result.rows]
-    everywhere = sum(all(row.ci95[0] > 1.0 for row in result.rows) for result in results)
-    total = len(results) + len(without) + len(unseen)
-    yield "| figure | seen |"
-    yield "|---|---|"
-    yield f"| operators with a certified kernel | {sum(each.certified for each in results)} of {total} |"
-    if without:
-        yield f"| without a kernel | {', '.join(without)} |"
-    if unseen:
-        yield f"| not run yet | {len(unseen)} |"
-    if not results:
-        return
-    yield f"| geomean speedup over those that were run, after dispatch | {_geomean(speedups):.2f}x |"
-    yield f"| median | {statistics.median(speedups):.2f}x |"
-    yield f"| operators faster than every baseline | {faster} of {total} ({faster / total:.0%}) |"
-    yield f"| of them on every workload, beyond the interval | {everywhere} |"
-    yield f"| workloads on which the kernel alone is slower | {sum(row.loses for row in rows)} of {len(rows)} |"
-    if bound_by_memory:
-        light = statistics.median(bound_by_memory)
-        yield f"| memory-bound operators: median share of the speed of light | {light:.2f} ({len(bound_by_memory)}) |"
+def read_notes(folder: Path) -> Notes:
+    """The reasons that somebody looked up. Raises ValueError for a file of another form."""
+    path = folder / NOTES
+    notes: Notes = json.loads(path.read_text()) if path.exists() else {}
+    for name, note in notes.items():
+        texts = note.values() if isinstance(note, dict) else [note]
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError(f'{path}: "{name}" has neither a reason nor one for each workload')
+    return notes
 
 
-def _suite(results: Sequence[Result]) -> Iterator[str]:
-    yield "| operator | language | after dispatch | kernel alone | worst workload | speed of light | own kernels |"
-    yield "|---|---|---|---|---|---|---|"
-    for each in results:
-        worst = min(each.rows, key=lambda row: row.speedup)
-        light = "" if each.sol_fraction is None else f"{each.sol_fraction:.2f}"
-        own = "" if each.own_share is None else f"{each.own_share:.2f}"
-        name = each.problem if each.certified else f"{each.problem} (not certified)"
+def summary(suite: Suite) -> Iterator[str]:
+    """The figures of the whole suite, each next to what it is to be, and what else there is to know of them."""
+    yield "| figure | to be | seen | outcome |"
+    yield "|---|---|---|---|"
+    for each in figures(suite):
+        outcome = f"{each.outcome}: {each.why}" if each.why else str(each.outcome)
+        yield f"| {each.what} | {each.wanted} | {each.seen} | {outcome} |"
+    yield ""
+    yield (
+        "Figures of the suite count an operator with its certified kernel, and as its fastest baseline, 1x, where its "
+        "jobs have ended without one."
+    )
+    stated = [each.stated.speedup for each in suite.certified if each.stated and each.stated.speedup]
+    if stated:
         yield (
-            f"| {name} | {each.language} | {each.dispatched:.2f}x | {each.speedup:.2f}x | "
-            f"{worst.workload} {worst.speedup:.2f}x | {light} | {own} |"
+            f"What the {len(stated)} certificates state, the smaller of two measurements of the kernel alone, is "
+            f"{geomean(stated):.2f}x in geometric mean."
         )
 
 
-def _losses(results: Sequence[Result]) -> Iterator[str]:
-    lost = [(result, row) for result in results for row in result.rows if row.speedup < 1.0]
-    if not lost:
+def operators(results: Sequence[Result]) -> Iterator[str]:
+    """A line for each operator."""
+    if not results:
         return
-    yield "Where the kernel alone is not faster:"
+    names = sorted({name for each in results for name in each.over if not name.startswith(LIBRARY)}, key=_rank)
+    library = any(name.startswith(LIBRARY) for each in results for name in each.over)
+    yield (
+        "*Stated* is the certificate's figure: the smaller of two measurements of the kernel alone. The columns after "
+        "*alone* are the same against one baseline each (`...` is `compile`), geometric mean over the workloads. The "
+        "speed of light is the median over the workloads."
+    )
     yield ""
-    for result, row in sorted(lost, key=lambda pair: pair[1].speedup):
-        low, high = row.ci95
-        yield f"- `{result.problem}` {row.workload}: {row.speedup:.2f}x [{low:.2f}, {high:.2f}] of {row.baseline}"
+    head = ["operator", "language", "proposer", "stated", "after dispatch", "alone"]
+    head += [name.replace("compile_", "..._") for name in names] + ["library"] * library
+    head += ["worst workload", "speed of light", "own kernels", "reservations"]
+    yield f"| {' | '.join(head)} |"
+    yield "|---" * len(head) + "|"
+    for each in results:
+        stated = each.stated
+        worst = min(each.rows, key=lambda row: row.speedup)
+        cells = [each.problem if each.certified else f"{each.problem} (not certified)", each.language, each.proposer]
+        cells += [_gain(stated.speedup, stated.ci95) if stated else "", f"{each.dispatched:.2f}x"]
+        cells += [_gain(each.speedup, each.ci95), *(_gain(each.over.get(name)) for name in names)]
+        cells += [_library(each)] * library
+        cells += [f"{worst.workload} {_gain(worst.speedup, worst.ci95)}", _share(each.sol_fraction)]
+        cells += [_share(each.own_share), "; ".join(_checks(each))]
+        yield f"| {' | '.join(cells)} |"
+
+
+def losses(results: Sequence[Result], notes: Notes) -> Iterator[str]:
+    """Workloads on which the kernel alone is slower, and those whose interval leaves it open, with what is known of
+    why."""
+    rows = sorted(((each, row) for each in results for row in each.rows), key=lambda pair: pair[1].speedup)
+    lost = [f"- {_lost(each, row, notes)}" for each, row in rows if row.loses]
+    undecided = [f"- {_lost(each, row, notes)}" for each, row in rows if not row.loses and not row.wins]
+    if lost:
+        yield from ("Where the kernel alone is slower than the fastest baseline:", "", *lost)
+    if lost and undecided:
+        yield ""
+    if undecided:
+        yield from ("Where the interval leaves it open:", "", *undecided)
+
+
+def without_kernel(
+    suite: Suite, results: Sequence[Result], documents: Mapping[str, Sequence[Document]], notes: Notes
+) -> Iterator[str]:
+    """Operators that have been judged, and have no certified kernel."""
+    names = sorted((*suite.failed, *suite.judged))
+    if not names:
+        return
+    yield from ("Where no kernel is certified:", "")
+    found = {each.problem: each for each in results}
+    for name in names:
+        result, note = found.get(name), notes.get(name)
+        if result is None:
+            why = _verdicts(documents[name])
+        else:
+            refused = f"refused: {result.stated.reason}" if result.stated else "judged, no certificate yet"
+            why = f"{_gain(result.dispatched)} after dispatch, {refused}"
+        yield f"- `{name}`: {_short(why)}{_sentence(note) if isinstance(note, str) else ''}"
+
+
+def _where(results: Sequence[Result]) -> Iterator[str]:
+    devices = Counter(each.device for each in results if each.device)
+    if devices:
+        yield f"Measured on: {'; '.join(f'{name} ({count} operators)' for name, count in sorted(devices.items()))}."
+
+
+def _lost(result: Result, row: Row, notes: Notes) -> str:
+    return (
+        f"`{result.problem}` {row.workload}: {_gain(row.speedup, row.ci95)} of {row.baseline}{_why(result, row, notes)}"
+    )
+
+
+def _why(result: Result, row: Row, notes: Notes) -> str:
+    note = notes.get(result.problem, "")
+    said = note if isinstance(note, str) else note.get(row.workload, "")
+    seen, looked_at = result.profile.get("primary", ""), result.profile.get("workload")
+    other = "" if looked_at == row.workload else f" of {looked_at}"
+    return _sentence(said) + (_sentence(f"The profile{other} says: {_short(seen)}") if seen else "")
+
+
+def _verdicts(documents: Sequence[Document]) -> str:
+    """How the candidates of jobs ended that found nothing, with a reason of each kind."""
+    candidates = [each for document in documents for each in document["candidates"] if each["verdict"]]
+    counts = Counter(each["verdict"] for each in candidates)
+    reasons = {each["verdict"]: _short(each["reason"] or "", 100) for each in candidates}
+    parts = [
+        f"{count} {verdict}" + (f" ({reasons[verdict]})" * bool(reasons[verdict])) for verdict, count in counts.items()
+    ]
+    return ", ".join(parts) or "no candidate was judged"
 
 
 def _operator(result: Result) -> Iterator[str]:
@@ -182,61 +182,51 @@ def _operator(result: Result) -> Iterator[str]:
     yield "|---" * (len(names) + 4) + "|"
     for row in result.rows:
         panel = " | ".join(_us(row.panel_us.get(name)) for name in names)
-        low, high = row.ci95
-        light = "" if row.sol_fraction is None else f"{row.sol_fraction:.2f}"
-        gain = f"{row.speedup:.2f}x [{low:.2f}, {high:.2f}] ({row.baseline})"
-        yield f"| {row.workload} | {panel} | **{_us(row.ours_us)}** | {gain} | {light} |"
+        gain = f"{_gain(row.speedup, row.ci95)} ({row.baseline})"
+        yield f"| {row.workload} | {panel} | **{_us(row.ours_us)}** | {gain} | {_share(row.sol_fraction)} |"
+    absent = [f"- {name} could not be made: {_short(why)}" for name, why in sorted(result.unmade.items())]
+    reserved = [f"- reservation: {_short(each)}" for each in (result.stated.reservations if result.stated else ())]
+    if absent or reserved:
+        yield from ("", *absent, *reserved)
 
 
-def _result(document: dict[str, Any]) -> Result:
-    best, job = document["best"], document["job"]
-    report = best["report"]
-    light = {point["name"]: point["sol_fraction"] for point in _roofs(document)}
-    return Result(
-        problem=job["problem"]["name"],
-        language=job["target"]["language"],
-        certified=bool((document.get("certificate") or {}).get("certified")),
-        bound=_bound(document),
-        proposer=best["proposer"],
-        own_share=_own_share(report),
-        rows=tuple(
-            Row(
-                workload=row["name"],
-                ours_us=row["latency_us"],
-                speedup=row["speedup"],
-                ci95=(row["ci95"][0], row["ci95"][1]),
-                baseline=row["baseline"],
-                sol_fraction=light.get(row["name"], row.get("sol_fraction")),
-                panel_us=document["panel"].get(row["name"], row["baselines_us"]),
-            )
-            for row in report["workloads"]
-        ),
-    )
+def _library(result: Result) -> str:
+    """The strongest of a library's kernels."""
+    found = {name: value for name, value in result.over.items() if name.startswith(LIBRARY)}
+    if not found:
+        return ""
+    name = min(found, key=found.__getitem__)
+    return f"{_gain(found[name])} ({name.removeprefix(LIBRARY)})"
 
 
-def _bound(document: dict[str, Any]) -> str:
-    """Which ceiling is the nearer for most workloads, by the certificate's roofline; else the profile's word."""
-    bounds = [point["bound"] for point in _roofs(document)]
-    profile = document["best"]["report"].get("profile") or {}
-    return statistics.mode(bounds) if bounds else str(profile.get("bound", ""))
+def _checks(result: Result) -> list[str]:
+    """The checks that a certificate has reservations about; in what words is told with the operator's table."""
+    return [each.partition(":")[0] for each in (result.stated.reservations if result.stated else ())]
 
 
-def _roofs(document: dict[str, Any]) -> Sequence[dict[str, Any]]:
-    """The workloads on the certificate's roofline, which counts inputs, parameters and outputs once each. What a report
-    calls the speed of light counts only bytes that provably move: a gradient that cannot be probed proves none."""
-    points: Sequence[dict[str, Any]] = ((document.get("certificate") or {}).get("roofline") or {}).get("points", ())
-    return points
+def _rank(baseline: str) -> tuple[bool, str]:
+    return not baseline.startswith("eager"), baseline
 
 
-def _own_share(report: dict[str, Any]) -> float | None:
-    shares = [check["figures"]["share"] for check in report["checks"] if check["name"] == "own kernel share"]
-    return min(shares) if shares else None
+def _gain(value: float | None, ci95: tuple[float, float] | None = None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.2f}x" + (f" [{ci95[0]:.2f}, {ci95[1]:.2f}]" if ci95 else "")
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
 
 
 def _us(value: float | None) -> str:
     return "" if value is None else f"{value:,.1f}"
 
 
-def _geomean(values: Iterable[float]) -> float:
-    logs = [math.log(value) for value in values]
-    return math.exp(sum(logs) / len(logs)) if logs else math.nan
+def _sentence(text: str) -> str:
+    return f". {text[0].upper()}{text[1:].rstrip('.')}" if text else ""
+
+
+def _short(text: str, longest: int = _LONGEST) -> str:
+    """One line, for a table or a list."""
+    line = " ".join(text.split()).replace("|", "/")
+    return line if len(line) <= longest else f"{line[: longest - 3]}..."

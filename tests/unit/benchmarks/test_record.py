@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,14 @@ from typing import Any
 import pytest
 
 from benchmarks.record.agent import answer
+from benchmarks.record.figures import suite_of
 from benchmarks.record.plan import PROPOSALS, Entry, Proposal, language_of, plan
+from benchmarks.record.results import read_results
 from benchmarks.record.run import _body, end_others, jobs_at_once, open_job, panel, untold
-from benchmarks.record.tables import NAME, read_results, summary, write_tables
+from benchmarks.record.tables import NAME, summary, write_tables
 from cli.client import NotFound
 from problems.catalog import bundled
+from tests.unit.benchmarks.record_files import row, store
 from worker.profile.gpus import Gpu
 
 
@@ -131,12 +133,6 @@ def test_a_slice_goes_on_with_the_jobs_of_the_one_before_that_were_asked_for_the
     assert left.cancelled == ["job_other"]
 
 
-def row(name: str, speedup: float, low: float, high: float, **more: Any) -> dict[str, Any]:
-    baselines = {"eager": 20.0, "compile": 10.0}
-    return {"name": name, "latency_us": 10.0 / speedup, "baselines_us": baselines, "baseline": "compile",
-            "speedup": speedup, "ci95": [low, high], **more}  # fmt: skip
-
-
 def test_each_device_has_as_many_jobs_as_evaluators(monkeypatch: pytest.MonkeyPatch) -> None:
     here = [Gpu(index, f"GPU-{index}", "NVIDIA H100", "nvidia-h100", "sm_90a", 80 << 30, None) for index in range(2)]
     monkeypatch.setattr("benchmarks.record.run.gpus", lambda: here)
@@ -149,21 +145,6 @@ def test_the_panel_is_of_the_judgement_that_raced_most_baselines() -> None:
     all_of_them["baselines_us"] = {"eager": 21.0, "compile": 11.0, "library_sdpa": 9.0}
     found = panel([{"workloads": [few]}, {"workloads": [all_of_them]}, {"workloads": [few]}, {}])
     assert found == {"w": {"eager": 21.0, "compile": 11.0, "library_sdpa": 9.0}}
-
-
-def store(folder: Path, entry: Entry, rows: list[dict[str, Any]] | None, *, roofs: list[str] | None = None) -> None:
-    """A results file as `run` writes it; None: nothing was accepted."""
-    share = {"name": "own kernel share", "passed": True, "detail": "", "figures": {"share": 0.97}}
-    report = {"workloads": rows, "profile": {"bound": "memory"}, "checks": [share]}
-    best = {"timed": True, "proposer": "ask/tell", "report": report}
-    points = [{"name": f"w{index}", "bound": bound, "sol_fraction": 0.5} for index, bound in enumerate(roofs or ())]
-    document = {
-        "job": {"problem": {"name": entry.problem}, "target": {"hardware": "nvidia-h200", "language": entry.language}},
-        "best": None if rows is None else best,
-        "certificate": {"certified": True, "roofline": {"points": points}},
-        "panel": {},
-    }
-    (folder / entry.file).write_text(json.dumps(document))
 
 
 def test_the_tables_tell_wins_and_losses_and_what_is_missing(tmp_path: Path) -> None:
@@ -181,12 +162,13 @@ def test_the_tables_tell_wins_and_losses_and_what_is_missing(tmp_path: Path) -> 
     assert (softmax.dispatched, softmax.sol_fraction, softmax.own_share) == (pytest.approx(2.0), 0.9, 0.97)
     assert softmax.speedup == pytest.approx(2**0.5)
     assert [each.loses for each in softmax.rows] == [False, True] and not matmul.rows[0].loses
-    said = "\n".join(summary(results, ["topk"]))
-    assert "| operators with a certified kernel | 2 of 3 |" in said
-    assert "| operators faster than every baseline | 1 of 3 (33%) |" in said
-    assert "| workloads on which the kernel alone is slower | 1 of 3 |" in said
-    assert "median share of the speed of light | 0.90 (1) |" in said
+    said = "\n".join(summary(suite_of("nvidia-h200", results, ["topk"])))
+    assert "| operators with a certified kernel | all | 2 of 3 | missed: without one: topk |" in said
+    assert "| 1 of 3, 0 of them on every workload beyond the interval | missed |" in said
+    assert "after dispatch | 0 | 0 of 3 | met: 2 run the fastest baseline |" in said
+    assert "| >= 0.90 | 0.90 (of 1) | not measured yet: those without a kernel may be among them |" in said
     write_tables(tmp_path)
     page = (tmp_path / NAME).read_text()
     assert "- `softmax` b: 0.50x [0.40, 0.60] of compile" in page
-    assert "| without a kernel | topk |" in page and "### matmul" in page and "| not run yet | " in page
+    assert "- `topk`: no candidate was judged" in page and "### matmul" in page
+    assert "| not measured yet: 3 of 60 run |" in page
