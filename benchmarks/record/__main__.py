@@ -91,7 +91,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--tunes", type=int, default=4, help=tunes)
     plots = "draw SVG files too, into this folder or beside the tables (needs matplotlib)"
     parser.add_argument("--plots", nargs="?", const="", metavar="FOLDER", help=plots)
-    parser.add_argument("--no-profile", action="store_true", help="look for no bottlenecks")
+    parser.add_argument("--no-profile", action="store_true", help="look for no bottlenecks, and read no generated code")
     parser.add_argument("--no-certify", action="store_true", help="leave the certificates out: a first look")
     return parser.parse_args()
 

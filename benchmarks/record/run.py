@@ -48,7 +48,8 @@ def run(entries: Sequence[Entry], hardware: str, options: argparse.Namespace) ->
     deadline = time.monotonic() + (options.limit_s - MARGIN_S if options.limit_s else 1e9)
     todo = [entry for entry in entries if not (options.out / entry.file).exists()]
     home = home_of(options.home)
-    variables = {"KERNELWRIGHT_PROFILE_CANDIDATES": str(not options.no_profile)}
+    wanted = str(not options.no_profile)
+    variables = {"KERNELWRIGHT_PROFILE_CANDIDATES": wanted, "KERNELWRIGHT_KEEP_CODE": wanted}
     service = serving(home, hardware, options.evaluators, **variables)
     with service as url, ThreadPoolExecutor(jobs_at_once(hardware, options.evaluators)) as threads:
         with Client(url) as client:
