@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import io
+import itertools
 import pickle
 import sys
 import threading
@@ -18,7 +20,9 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
+from problems.catalog import Spec
 from tests.unit.worker.packaged.conftest import SIZES, Import
+from worker.judge.baselines import _modes
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, about itself, as it compiles
 SAID = "baseline: {} on small: the kernel was not surely faster there (0.82x [0.80, 0.84])"
@@ -106,17 +110,12 @@ def test_every_workload_has_its_sizes_as_constants_and_all_modules_share_what_wa
     assert all(type(size) is int for shapes in compiler.shapes for shape in shapes for size in shape)
 
 
-@pytest.mark.parametrize(
-    ("baseline", "mode"),
-    [
-        ("compile", None),
-        ("compile_reduce_overhead", "reduce-overhead"),
-        ("compile_max_autotune", "max-autotune-no-cudagraphs"),
-        ("compile_max_autotune_graphs", "max-autotune"),
-    ],
-)
+JUDGED = [(mode.name, mode.compile_mode) for mode in _modes("cuda", Spec()) if mode.compile_mode is not None]
+
+
+@pytest.mark.parametrize(("baseline", "mode"), JUDGED)
 def test_the_mode_is_the_judges(
-    package: Import, compiler: Compiler, monkeypatch: pytest.MonkeyPatch, baseline: str, mode: str | None
+    package: Import, compiler: Compiler, monkeypatch: pytest.MonkeyPatch, baseline: str, mode: str
 ) -> None:
     used = package(baseline)
     monkeypatch.setattr(used.dispatch.baselines, "_may_replay", lambda _device, *, gradient: not gradient)
@@ -124,7 +123,7 @@ def test_the_mode_is_the_judges(
     with torch.no_grad():
         assert module.explain(x) == SAID.format(baseline)
         module(x)
-    assert compiler.modes == [mode]
+    assert compiler.modes == [None if mode == "default" else mode]
 
 
 @pytest.mark.parametrize(
@@ -183,6 +182,21 @@ def test_the_library_computes_with_the_modules_parameters(package: Import, backw
         torch.testing.assert_close(module(x), exact(module, x))
     torch.testing.assert_close(module(x), exact(module, x))
     torch.testing.assert_close(_gradient(module, module(x)), _gradient(module, exact(module, x)))
+
+
+def test_where_the_problem_allows_tf32_a_gpus_baseline_is_called_with_it(
+    package: Import, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = package("eager_tf32")
+    baselines, row = used.dispatch.baselines, used.dispatch.ROWS[0]
+    on_gpu = dataclasses.replace(row, kernel=dataclasses.replace(row.kernel, device="cuda"))
+    monkeypatch.setattr(torch, "compile", refuse)
+    monkeypatch.setattr(used.dispatch.reference.Model, "forward", lambda _self, _x: torch.backends.cudnn.allow_tf32)
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        for allowed, device in itertools.product((False, True), (row, on_gpu)):
+            monkeypatch.setattr(baselines, "TF32", allowed)
+            found = baselines._make(device, graphs=False)(None, None)
+            assert found is (allowed and device is on_gpu)
 
 
 def test_tf32_is_restored_when_the_last_call_leaves(package: Import) -> None:
