@@ -20,7 +20,7 @@ from api.packaging.readme import readme
 from problems.catalog import outline, source_hash
 
 _WORKER: Final = Path(__file__).resolve().parents[2] / "worker"
-_COPIED: Final = ("facts.py", "table.py", "kernels.py", "ops.py", "dispatch.py")
+_COPIED: Final = ("facts.py", "table.py", "kernels.py", "ops.py", "baselines.py", "dispatch.py")
 _TESTS: Final = (
     "__init__.py",
     "conftest.py",
@@ -28,6 +28,7 @@ _TESTS: Final = (
     "test_package.py",
     "test_kernel.py",
     "test_gradients.py",
+    "test_baselines.py",
 )
 _MODES: Final = re.compile(r"training|dropout|rrelu|transformer|(batch|instance)_?norm", re.IGNORECASE)
 """Words of references that may compute something else after eval()."""
@@ -103,6 +104,8 @@ def make_package(problem_name: str, problem_source: str, winners: Sequence[Winne
         "problem": problem_name,
         "backward": trained,
         "mode_matters": bool(_MODES.search(problem_source)),
+        "tf32": about.spec.precision.tf32,
+        "library": dict(about.spec.library),
         "kernels": [
             {
                 "name": winner.module,
@@ -181,10 +184,11 @@ def _packaged(name: str) -> str:
 
 def _init(names: Names, summary: str) -> str:
     text = summary.replace("\\", "\\\\").replace('"', "'").strip()
-    return f'''"""{text}: certified kernels where they were certified and faster, the reference everywhere else.
+    return f'''"""{text}: certified kernels where they were certified and faster, there the fastest baseline where they
+were not, and the reference everywhere else.
 
     from {names.module} import {names.class_name}, {names.function}
-    print({names.class_name}(...).explain(...))          # which of the two a call gets, and why
+    print({names.class_name}(...).explain(...))          # which of them a call gets, and why
 """
 
 from .dispatch import DropIn, NotCovered, use

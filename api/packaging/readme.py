@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from api.packaging.naming import Names
 from problems.catalog import Outline
@@ -44,9 +44,10 @@ def _rule(*, trained: bool) -> str:
     gradients = "gradients under torch.compile" if trained else "whatever wants a gradient"
     return _text(
         f"The kernels in this package were certified for the workloads below ({covered}). A call that is one of them,",
-        "on hardware on which the kernel was certified and surely faster, runs the kernel. Every other call (other",
-        f"shapes, types or memory layouts, other hardware, tensor subclasses, autocast, {gradients}) runs the",
-        "reference that the kernels were judged against, which is in this package too.",
+        "on hardware on which the kernel was certified, runs the kernel where that was surely faster, and elsewhere",
+        "the baseline that was fastest there, such as a mode of `torch.compile`. Every other call (other shapes, types",
+        f"or memory layouts, other hardware, tensor subclasses, autocast, {gradients}) runs the reference in eager",
+        "mode: what the kernels were judged against, which is in this package too.",
     )
 
 
@@ -58,16 +59,17 @@ from {names.module} import {names.class_name}, {names.function}
 
 module = {names.class_name}(...)  # the reference's constructor, parameters and state dict
 out = module({arguments})
-print(module.explain({arguments}))  # kernel or reference, and why
+print(module.explain({arguments}))  # kernel, baseline or reference, and why
 ```"""
     yield _text(
         f"`{names.function}({arguments}, init=(...), state={{...}})` is the same as a function: `init` are the",
         "constructor's arguments and `state` the tensors of its state dict, where it has any.",
     )
     yield _text(
-        f"`{variable}=reference` in the environment never uses a kernel; `{variable}=kernel` uses it also on other",
-        "machines and where it was not faster, and raises `NotCovered` where it cannot be used; `auto` is as above.",
-        "`use()` says the same from Python. Hooks on modules inside the reference do not run where the kernel does.",
+        f"`{variable}=reference` in the environment never uses a kernel or a compiled baseline; `{variable}=kernel`",
+        "uses the kernel also on other machines and where it was not faster, and raises `NotCovered` where it cannot",
+        "be used; `auto` is as above. `use()` says the same from Python. Hooks on modules inside the reference do not",
+        "run where the kernel does.",
     )
 
 
@@ -77,9 +79,10 @@ pip install pytest
 python -m pytest -p no:cacheprovider --pyargs {names.module}
 ```"""
     yield _text(
-        "runs the tests inside the package: every certified workload against the reference in float64 with the",
-        "judge's tolerances, other calls on the reference, `torch.library.opcheck`, `torch.compile(fullgraph=True)`,",
-        "gradients, the state dict, and that candidate, reference and certificate are those that were signed. Without",
+        "runs the tests inside the package: every certified workload, and every baseline that is used, against the",
+        "reference in float64 with the judge's tolerances, other calls on the reference, `torch.library.opcheck`,",
+        "`torch.compile(fullgraph=True)`, gradients, the state dict, and that candidate, reference and certificate are",
+        "those that were signed. Without",
         f"the hardware the kernels' tests are skipped. `{names.module}/certificates/` holds each certificate as JSON",
         "(its `sha256` is over everything else in it) and as a page.",
     )
@@ -105,12 +108,18 @@ def _tables(about: Outline, winners: Sequence[Winner]) -> Iterator[str]:
         inputs = {each["name"]: each["inputs"][:own] for each in document["problem"]["workloads"]}
         for timed in document["timing"]["workloads"]:
             low, high = timed["ci95"]
-            shown = "" if low > 1 else " (reference is used)"
+            shown = "" if low > 1 else f" ({_instead(timed['baseline'], environment)} is used)"
             lines.append(
                 f"| {timed['name']} | {', '.join(inputs.get(timed['name'], ()))} | {timed['speedup']:.2f}x{shown} "
                 f"| {low:.2f} to {high:.2f} | {timed['baseline']} | {timed['latency_us']:.1f} us |"
             )
         yield "\n".join(lines)
+
+
+def _instead(baseline: str, environment: Mapping[str, Any]) -> str:
+    """What runs where the kernel was not surely faster than `baseline`."""
+    inaccurate = baseline in (environment.get("baselines_missing") or {})
+    return "reference" if baseline == "eager" or inaccurate else baseline
 
 
 def _how_built(winners: Sequence[Winner]) -> str:
@@ -120,5 +129,7 @@ def _how_built(winners: Sequence[Winner]) -> str:
     return _text(
         "Nothing is compiled when the package is installed. A kernel is built at its first use, as the judge built it:",
         f"{said}. C++ and CUDA binaries are kept in `~/.cache/kernelwright` (or `$XDG_CACHE_HOME/kernelwright`). Where",
-        "a kernel cannot be built, a warning says why, once, and the reference is used.",
+        "a kernel cannot be built, a warning says why, once, and the reference is used. A baseline is compiled at the",
+        "first call that gets it, which takes seconds, and minutes in the modes that tune; results of modes with CUDA",
+        "graphs are copied, so that the next call does not overwrite them.",
     )

@@ -1,11 +1,12 @@
-"""Which calls the kernel gets: those of a certified workload on which it was faster. All others get the reference.
+"""Which calls the kernel gets: those of a certified workload on which it was faster. Those of a certified workload on
+which it was not get the workload's fastest baseline, and all others the reference in eager mode.
 
 `CHECKS` is the whole rule, in words too. It reads shapes, types and settings only, so that torch.compile decides while
-it traces (fullgraph=True) and compiles the branch that was taken.
+it traces (fullgraph=True) and compiles the branch that was taken; there a baseline is the reference, which it fuses.
 
     KERNEL=auto        (as it comes) as above
     KERNEL=kernel      the kernel also on other machines and where it was not faster; an error where it cannot be used
-    KERNEL=reference   never the kernel
+    KERNEL=reference   never the kernel, never a compiled baseline
 
 The variable's real name is the package's in capitals, then `_USE`; it is read at import. `use()` says it later.
 """
@@ -21,7 +22,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch.autograd import forward_ad
 
+from . import baselines
 from .facts import BACKWARD, MODE_MATTERS, PACKAGE
 from .kernels import FAILED, NotBuilt, call_kernel
 from .ops import forward as op
@@ -84,11 +87,17 @@ def _untransformed(row: Row, call: Call) -> bool:
     # In a trace torch.func is taken apart before the op is called, which has a rule for vmap.
     if torch.compiler.is_compiling():
         return True
+    if forward_ad._current_level >= 0:  # neither a kernel nor compiled code hands on a tangent: it would be lost
+        return False
     return not any(torch._C._functorch.is_functorch_wrapped_tensor(tensor) for tensor, _like in _tensors(row, call))
 
 
+def _gradient_wanted(row: Row, call: Call) -> bool:
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor, _like in _tensors(row, call))
+
+
 def _grad(row: Row, call: Call) -> bool:
-    if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor, _like in _tensors(row, call)):
+    if not _gradient_wanted(row, call):
         return True
     # In a trace the backward would run forward twice, and nobody timed that.
     return BACKWARD and (_mode == "kernel" or not torch.compiler.is_compiling())
@@ -123,11 +132,19 @@ def _machine(row: Row, call: Call) -> bool:
     return bool(row.kernel.machine == _architectures()[_tensors(row, call)[0][0].device.index or 0])
 
 
+def _faster(row: Row, _call: Call) -> bool:
+    return row.faster or _mode == "kernel"
+
+
+def _built(row: Row, _call: Call) -> bool:
+    return row.kernel.name not in FAILED
+
+
 Check = tuple[Callable[[Row, Call], bool], str]
 CHECKS: tuple[Check, ...] = (
     (lambda row, call: not row.unusable, "{row.unusable}"),
     (_arguments, "other arguments: the workload takes plain torch tensors (no subclass) {row.inputs}"),
-    (_untransformed, "a transform of torch.func, such as vmap or grad, is at work"),
+    (_untransformed, "a transform of torch.func, such as vmap or grad, or forward-mode AD is at work"),
     (_device, "the kernel is for tensors on one device, {row.kernel.device}"),
     (
         lambda row, call: all(tensor.dtype == like.dtype for tensor, like in _tensors(row, call)),
@@ -159,12 +176,13 @@ CHECKS: tuple[Check, ...] = (
     ),
     (_machine, "certified on {row.kernel.machine}, and this is another machine"),
     (
-        lambda row, call: row.faster or _mode == "kernel",
-        "it was not surely faster there: {row.speedup:.2f}x over {row.baseline}, from {row.ci95[0]:.2f}",
+        _faster,
+        "it was not surely faster there: {row.speedup:.2f}x over {row.baseline}, from {row.ci95[0]:.2f}{no_baseline}",
     ),
-    (lambda row, call: row.kernel.name not in FAILED, "{failed}"),
+    (_built, "{failed}"),
 )
 """In this order; what fails last came nearest."""
+_OF_BASELINES = tuple(test for test, _why in CHECKS if test not in (_faster, _built))
 
 
 def use(choice: str) -> None:
@@ -182,28 +200,57 @@ def chosen(call: Call) -> Row | None:
     """The row whose kernel the call gets; None for the reference. Raises NotCovered."""
     if _mode == "reference":
         return None
-    for row in ROWS:
-        if all(test(row, call) for test, _why in CHECKS):
-            return row
-    if _mode == "kernel":
+    row = _kernel_row(call)
+    if row is None and _mode == "kernel":
         raise NotCovered(explained(call))
+    return row
+
+
+def _kernel_row(call: Call) -> Row | None:
+    for row in ROWS:
+        # Speed first, though it is named late: a row has either a kernel or a baseline to offer, and is checked once.
+        if _faster(row, call) and all(test(row, call) for test, _why in CHECKS):
+            return row
     return None
 
 
+def outpaced(call: Call) -> Row | None:
+    """The row whose baseline a call gets that got no kernel: nothing but speed speaks against the kernel."""
+    if torch.compiler.is_compiling() or _mode != "auto" or _observed():
+        return None
+    for row in ROWS:
+        if baselines.usable(row) and all(test(row, call) for test in _OF_BASELINES):
+            return row
+    return None
+
+
+def _observed() -> bool:
+    """Whether somebody records the operations of this call, which are not those of compiled code."""
+    return torch._C._get_tracing_state() is not None or bool(torch._C._len_torch_dispatch_stack())
+
+
 def explained(call: Call) -> str:
-    """In words, which of kernel and reference the call gets, and why."""
+    """In words, which of kernel, baseline and reference the call gets, and why."""
     if _mode == "reference":
         return f"reference: {VARIABLE} or use() says so"
+    row = _kernel_row(call)
+    if row is not None:
+        together = ", forward and backward together" if BACKWARD else ""
+        return f"kernel: {row.label}, certified {_gain(row)} over {row.baseline}{together}"
+    row = outpaced(call)
+    if row is not None:
+        return f"baseline: {row.baseline} on {row.workload}: the kernel was not surely faster there ({_gain(row)})"
     nearest, why = -1, "there is no certified workload"
     for row in ROWS:
-        failed = next((place for place, (test, _why) in enumerate(CHECKS) if not test(row, call)), None)
-        if failed is None:
-            low, high = row.ci95
-            gain = f"{row.speedup:.2f}x [{low:.2f}, {high:.2f}] over {row.baseline}"
-            return f"kernel: {row.label}, certified {gain}" + (", forward and backward together" if BACKWARD else "")
+        failed = next(place for place, (test, _why) in enumerate(CHECKS) if not test(row, call))
         if failed > nearest:
             nearest, why = failed, f"{row.label}: {_reason(row, CHECKS[failed][1])}"
     return f"reference: {why}"
+
+
+def _gain(row: Row) -> str:
+    low, high = row.ci95
+    return f"{row.speedup:.2f}x [{low:.2f}, {high:.2f}]"
 
 
 def _reason(row: Row, why: str) -> str:
@@ -214,6 +261,7 @@ def _reason(row: Row, why: str) -> str:
         shapes=[like.shape for like in every],
         strides=[like.full_strides for like in every],
         failed=FAILED.get(row.kernel.name, ""),
+        no_baseline=f"; {baselines.FAILED[row.number]}" if row.number in baselines.FAILED else "",
     )
 
 
@@ -245,7 +293,7 @@ def _same(one: Init, other: Init) -> bool:
 
 
 class DropIn(reference.Model):  # type: ignore[misc, name-defined]
-    """The reference's module with its constructor, parameters and state dict; `forward` picks kernel or reference."""
+    """The reference's module with its constructor, parameters and state dict; `forward` picks what runs."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -264,10 +312,13 @@ class DropIn(reference.Model):  # type: ignore[misc, name-defined]
                 return run(row, call)
             except NotBuilt:  # at the first call: later ones are not chosen
                 pass
+        row = outpaced(call)
+        if row is not None:
+            return baselines.run(row, self, args, gradient=_gradient_wanted(row, call))
         return super().forward(*args)
 
     def explain(self, *args: Any) -> str:
-        """In words, which of kernel and reference a call with these arguments gets, and why."""
+        """In words, which of kernel, baseline and reference a call with these arguments gets, and why."""
         return explained(self._call(args))
 
     def _call(self, inputs: tuple[Any, ...]) -> Call:

@@ -43,6 +43,10 @@ BACKWARD = bool(_READ["backward"])
 """Whether the problem was judged and timed forward and backward."""
 MODE_MATTERS = bool(_READ["mode_matters"])
 """Whether train() and eval() may differ: the reference names dropout, a running statistic or `training`."""
+TF32 = bool(_READ["tf32"])
+"""Whether the problem allows TF32, which its baselines on a GPU then use."""
+LIBRARY: dict[str, str] = dict(_READ["library"])
+"""What could be called in place of the reference: classes of the problem's file, by the name for each."""
 KERNELS = tuple(Kernel(**kernel) for kernel in _READ["kernels"])
 
 

@@ -97,7 +97,14 @@ def call_kernel(row: Row, state: Sequence[torch.Tensor], inputs: Sequence[torch.
 
 def call_reference(row: Row, state: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The reference's outputs for the same tensors."""
-    return _instance(row, "reference", reference.Model, inputs)(state, inputs)
+    return call_model(row, "reference", reference.Model, state, inputs)
+
+
+def call_model(
+    row: Row, what: str, kind: Any, state: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """The outputs of a class of the problem's file, of which `what` is a name, for these tensors."""
+    return _instance(row, what, kind, inputs)(state, inputs)
 
 
 class _Instance:

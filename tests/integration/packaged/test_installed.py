@@ -26,8 +26,11 @@ def installed(
     name: str,
     format: Literal["sdist", "wheel"],
     also: list[str] | None = None,
+    *,
+    slower: str = "",
 ) -> str:
-    archive, data = client.package_job(certified_job(client, history, name), also=also, format=format)
+    job = certified_job(client, history, name, slower=slower)
+    archive, data = client.package_job(job, also=also, format=format)
     path = environment.folder / archive
     path.write_bytes(data)
     environment.install(path)
@@ -85,6 +88,15 @@ def test_every_test_of_a_package_passes(client: Client, history: History, enviro
     said = environment.test(package)
     assert passed(said) >= 25, said
     assert "cannot be built" not in said
+
+
+@pytest.mark.exhaustive
+def test_where_the_kernel_lost_the_baseline_and_its_gradients_are_right(
+    client: Client, history: History, environment: Environment
+) -> None:
+    package = installed(client, history, environment, "rmsnorm_train", "wheel", slower="even")
+    said = environment.test(package, "-k", "baseline and even")
+    assert passed(said) == 2 and "skipped" not in said, said
 
 
 WITHOUT_COMPILER = """

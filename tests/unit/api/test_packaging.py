@@ -119,12 +119,23 @@ def test_a_package_of_triton_alone_carries_no_compiler_driver() -> None:
     assert "_loader.py" not in package(on_gpu()).files
 
 
-def test_the_readme_says_what_was_measured_and_whose_licence_holds() -> None:
+@pytest.mark.parametrize(
+    ("baseline", "missing", "used"),
+    [
+        ("eager", {}, "reference"),
+        ("compile", {}, "compile"),
+        ("compile", {"compile": "output 0 is off"}, "reference"),
+    ],
+)
+def test_the_readme_says_what_was_measured_and_what_runs_where_the_kernel_was_not_faster(
+    baseline: str, missing: dict[str, str], used: str
+) -> None:
     slow = winner()
-    slow.document["timing"]["workloads"][0]["ci95"] = [0.97, 1.2]  # type: ignore[index]
-    text = package(Winner(slow.candidate_id, "cpu", "cpp", signed(dict(slow.document)), slow.page)).readme
     timed = slow.document["timing"]["workloads"]
-    assert f"| {timed[0]['name']} |" in text and "(reference is used)" in text
+    timed[0] |= {"ci95": [0.97, 1.2], "baseline": baseline}
+    slow.document["environment"]["baselines_missing"] = missing
+    text = package(Winner(slow.candidate_id, "cpu", "cpp", signed(dict(slow.document)), slow.page)).readme
+    assert f"| {timed[0]['name']} |" in text and f"({used} is used)" in text
     assert f"{timed[1]['speedup']:.2f}x" in text and slow.document["environment"]["torch"] in text
     assert "licence of the project" in " ".join(text.split())
 
@@ -168,6 +179,17 @@ def test_a_certificate_that_lacks_something_is_refused_by_name(other: dict[str, 
 def test_a_certificate_for_another_text_of_the_problem_is_refused() -> None:
     with pytest.raises(CannotPackage, match="another text"):
         make_package("softmax", problem_source("softmax") + "\n", [winner()])
+
+
+def test_what_baselines_are_made_of_is_in_the_package() -> None:
+    source = problem_source("softmax").replace("SPEC = {", 'SPEC = {\n    "library": {"own": "Own"},', 1)
+    source = source.replace('"tf32": False', '"tf32": True', 1) + "\n\nclass Own(Model):\n    pass\n"
+    document = certificate("softmax")
+    document["problem"]["sha256"] = hashlib.sha256(source.encode()).hexdigest()
+    made = make_package("softmax", source, [Winner("cand_1", "cpu", "cpp", signed(document), "")])
+    facts = json.loads(made.files["package.json"])
+    assert (facts["tf32"], facts["library"]) == (True, {"own": "Own"})
+    assert "baselines.py" in made.files and "tests/test_baselines.py" in made.files
 
 
 @pytest.mark.parametrize(("word", "matters"), [("", False), ("# if self.training\n", True), ("# nn.Dropout\n", True)])

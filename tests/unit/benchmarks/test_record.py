@@ -147,6 +147,14 @@ def test_the_panel_is_of_the_judgement_that_raced_most_baselines() -> None:
     assert found == {"w": {"eager": 21.0, "compile": 11.0, "library_sdpa": 9.0}}
 
 
+def test_after_dispatch_the_kernel_counts_only_where_it_is_surely_faster(tmp_path: Path) -> None:
+    rows = [row("sure", 4.0, 1.01, 8.0), row("unsure", 1.9, 1.0, 2.0), row("slower", 0.5, 0.4, 0.6)]
+    store(tmp_path, Entry("softmax", "triton", ()), rows)
+    (softmax,) = read_results(tmp_path)
+    assert [each.dispatched for each in softmax.rows] == [4.0, 1.0, 1.0]
+    assert softmax.dispatched == pytest.approx(4 ** (1 / 3))
+
+
 def test_the_tables_tell_wins_and_losses_and_what_is_missing(tmp_path: Path) -> None:
     store(
         tmp_path, Entry("softmax", "triton", ()), [row("a", 4.0, 3.9, 4.1, sol_fraction=0.9), row("b", 0.5, 0.4, 0.6)]

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from .. import dispatch
+from .. import baselines, dispatch
 from ..facts import BACKWARD
 from ..ops import forward as op
 from ..table import Row, in_order, tensors_of
-from .tolerances import EVERY, SMALLEST, check, device_of, judged_by, made, needs, tensors, wide
+from .tolerances import EVERY, SLOWER, SMALLEST, check, device_of, judged_by, made, needs, outpaced, tensors, wide
 
 
 def _float(value: Any) -> bool:
@@ -92,6 +92,19 @@ def test_a_kernels_own_backward_is_right(row: Row) -> None:
     _names, exact = _gradients(judged_by(module), wide(inputs))
     arguments = [name for name, value in zip(dispatch.ARGUMENTS, inputs, strict=False) if _float(value)]
     check(row, [f"grad:{name}" for name in (*arguments, *names)], mine, exact)
+
+
+@pytest.mark.parametrize("row", SLOWER)
+def test_those_of_a_baseline_are_right(row: Row) -> None:
+    if not BACKWARD:
+        pytest.skip("the problem was judged forward only")
+    module, inputs = outpaced(row)
+    assert module.explain(*inputs).startswith("baseline: ")
+    names, mine = _gradients(module, inputs)
+    _names, exact = _gradients(judged_by(module), wide(inputs))
+    arguments = [name for name, value in zip(dispatch.ARGUMENTS, inputs, strict=False) if _float(value)]
+    check(row, [f"grad:{name}" for name in (*arguments, *names)], mine, exact)
+    assert row.number not in baselines.FAILED
 
 
 @pytest.mark.parametrize("row", SMALLEST)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from .. import baselines
 from ..dispatch import DropIn
 from ..facts import KERNELS
 from ..kernels import NotBuilt, candidate
@@ -26,6 +27,13 @@ SMALLEST = [
     if (rows := [row for row in ROWS if row.kernel is kernel and not row.unusable])
 ]
 """The smallest workload of each kernel."""
+
+SLOWER = [
+    pytest.param(row, id=f"{row.kernel.name}-{row.workload}")
+    for row in ROWS
+    if baselines.usable(row) and not row.unusable
+]
+"""The workloads that get a baseline."""
 
 
 def needs(row: Row) -> None:
@@ -63,6 +71,18 @@ def made(row: Row, device: str = "") -> tuple[DropIn, list[Any]]:
                 parameter.add_(0.1 * torch.randn(parameter.shape).to(parameter))
     inputs = called(reference.get_inputs, params)
     return module, [value.to(device) if isinstance(value, torch.Tensor) else value for value in inputs]
+
+
+def outpaced(row: Row) -> tuple[DropIn, list[Any]]:
+    """`made`, where this row's baseline is what calls get as they come; elsewhere the test is skipped."""
+    if row.kernel.device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    module, inputs = made(row)
+    with torch.no_grad():
+        said = module.explain(*inputs)
+    if not said.startswith(f"baseline: {row.baseline} on {row.workload}: "):
+        pytest.skip(said)
+    return module, inputs
 
 
 def judged_by(module: DropIn) -> torch.nn.Module:
