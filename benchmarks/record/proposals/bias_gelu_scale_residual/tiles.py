@@ -2,7 +2,7 @@
 
 Bound by memory: two reads and one write, in accesses of 16 bytes. Tiles go along the rows: what is read at a time is
 one region of each tensor. Down the columns first, as it was, tiles at work lay over four to eight times as much memory
-(52 MB of each tensor for rows of 16 KB). Not yet measured in this order.
+(35 MB of each tensor for rows of 16 KB). Not yet measured in this order.
 """
 
 import torch
