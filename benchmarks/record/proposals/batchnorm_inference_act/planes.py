@@ -1,6 +1,8 @@
 """Each program takes whole pieces of planes (or of pixels, channels last) with one factor and one shift per channel.
 
 Bound by memory: one read and one write, in accesses of 16 bytes; the four numbers of a channel come from the cache.
+Pieces go in the order of memory, whatever they are pieces of, so that what is read at a time is one region; planes of
+112 x 112 were read one quarter after the other, the first of all planes first. Not yet measured in this order.
 """
 
 import torch
@@ -32,24 +34,24 @@ def _write(out, x, at, ok, m, f, b):
 @triton.jit
 def _planes(x, mean, var, weight, bias, out, planes, channels, pixels, eps, ROWS: tl.constexpr, COLS: tl.constexpr):
     plane = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    col = tl.program_id(1) * COLS + tl.arange(0, COLS)[None, :]
+    col = tl.arange(0, COLS)[None, :]
     m, f, b = _folded(mean, var, weight, bias, (plane % channels).to(tl.int32), plane < planes, eps)
     _write(out, x, plane * pixels + col, (plane < planes) & (col < pixels), m, f, b)
 
 
 @triton.jit
-def _plane(x, mean, var, weight, bias, out, channels, pixels, share, eps, COLS: tl.constexpr):
-    plane = tl.program_id(0).to(tl.int64)
+def _plane(x, mean, var, weight, bias, out, channels, pixels, share, pieces, eps, COLS: tl.constexpr):
+    plane = (tl.program_id(0) // pieces).to(tl.int64)
     lane = tl.arange(0, COLS)
-    col = tl.program_id(1) * share + lane
+    col = (tl.program_id(0) % pieces) * share + lane
     m, f, b = _folded(mean, var, weight, bias, (plane % channels).to(tl.int32), True, eps)
     _write(out, x, plane * pixels + col, (lane < share) & (col < pixels), m, f, b)
 
 
 @triton.jit
-def _last(x, mean, var, weight, bias, out, pixels, channels, eps, ROWS: tl.constexpr, COLS: tl.constexpr):
-    pixel = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    channel = tl.program_id(1) * COLS + tl.arange(0, COLS)[None, :]
+def _last(x, mean, var, weight, bias, out, pixels, channels, strips, eps, ROWS: tl.constexpr, COLS: tl.constexpr):
+    pixel = (tl.program_id(0) // strips).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    channel = (tl.program_id(0) % strips) * COLS + tl.arange(0, COLS)[None, :]
     m, f, b = _folded(mean, var, weight, bias, channel, channel < channels, eps)
     _write(out, x, pixel * channels + channel, (pixel < pixels) & (channel < channels), m, f, b)
 
@@ -71,18 +73,20 @@ class ModelNew(nn.Module):
         given = (x, norm.running_mean, norm.running_var, norm.weight, norm.bias, out)
         if last:
             cols = min(WIDE, triton.next_power_of_2(channels))
-            rows = max(1, ELEMENTS // cols)
-            grid = (triton.cdiv(batch * pixels, rows), triton.cdiv(channels, cols))
-            _last[grid](*given, batch * pixels, channels, norm.eps, ROWS=rows, COLS=cols, num_warps=WARPS)
+            rows, strips = max(1, ELEMENTS // cols), triton.cdiv(channels, cols)
+            grid = (triton.cdiv(batch * pixels, rows) * strips,)
+            _last[grid](*given, batch * pixels, channels, strips, norm.eps, ROWS=rows, COLS=cols, num_warps=WARPS)
         elif pixels >= WIDE:
             blocks = triton.cdiv(pixels, ELEMENTS)
             share = triton.cdiv(triton.cdiv(pixels, blocks), 16) * 16  # equal ones: no program is left with a rest
-            grid = (batch * channels, triton.cdiv(pixels, share))
+            pieces = triton.cdiv(pixels, share)
             cols = triton.next_power_of_2(share)
-            _plane[grid](*given, channels, pixels, share, norm.eps, COLS=cols, num_warps=WARPS)
+            _plane[(batch * channels * pieces,)](
+                *given, channels, pixels, share, pieces, norm.eps, COLS=cols, num_warps=WARPS
+            )
         else:
             cols = triton.next_power_of_2(pixels)
             rows = max(1, ELEMENTS // cols)
-            grid = (triton.cdiv(batch * channels, rows), 1)
+            grid = (triton.cdiv(batch * channels, rows),)
             _planes[grid](*given, batch * channels, channels, pixels, norm.eps, ROWS=rows, COLS=cols, num_warps=WARPS)
         return out

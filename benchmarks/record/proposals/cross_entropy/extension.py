@@ -1,8 +1,11 @@
-"""A block reads a row once, 64 KB of it in flight on a processor: a maximum and a sum by thread, merged at the end.
-Backward reads the logits again, the last rows first, which are still in the L2 cache. Ignored rows are not read.
-Autograd's part is C++, too, so that a small call does not wait for Python.
+"""A block reads up to 64 KB of a row once, 64 KB in flight on a processor: a maximum and a sum by thread, merged at the
+end. What the pieces of a longer row have found is merged where the mean is made. Backward reads the logits again, the
+last rows first, which are still in the L2 cache. Ignored rows are not read. Autograd's part is C++, too, so that a
+small call does not wait for Python.
 
-Bound by memory: 3 tensors of traffic, forward and backward. Two launches forward, one backward.
+Bound by memory: 3 tensors of traffic, forward and backward. Two launches forward, one backward. With a block for a row
+of 256 KB the 528 at work read places in 135 MB, and memory gives 0.6 there of what it gives neighbours; now they are in
+34 MB. Not yet measured in pieces.
 """
 
 from torch import nn
@@ -96,6 +99,7 @@ __device__ __forceinline__ float sum_of_warp(float value) {
 __device__ __forceinline__ float base_of(float top) { return top == -INFINITE ? 0.0f : top; }
 
 // fmaxf passes NaN over: e^NaN brings it into the total, and so into all results of the row. So does inf - inf.
+// `level`: the sum of the distances to `shift`, the row's first logit if that is finite.
 template <class T> struct Sums {
     float top, total, level;
     __device__ __forceinline__ void merge_warp() {
@@ -104,22 +108,42 @@ template <class T> struct Sums {
         level = sum_of_warp(level);
         top = most;
     }
+    __device__ __forceinline__ void merge(float4 part) {
+        const float most = fmaxf(top, part.x), base = base_of(most);
+        total = total * Kind<T>::power(top - base) + part.y * Kind<T>::power(part.x - base);
+        level += part.z;
+        top = most;
+    }
+    __device__ __forceinline__ float loss(float own, float shift, int classes, float smoothing) const {
+        const float rest = logf(total), loss = rest - (own - top);
+        if (smoothing == 0.0f) return loss;
+        return (1.0f - smoothing) * loss + smoothing * (rest - (level / classes + (shift - top)));
+    }
 };
 
-// `space`: of each row its maximum and the inverse of its sum, then the losses, then the share of a row that counts.
+// What the launches of a call leave for each other: of each row its maximum and the inverse of its sum, its loss, then
+// the share of a row that counts; and of each piece of a row, if it has several, a maximum, a sum, a level, and the
+// target's logit (first piece) or the shift (second).
+struct Space { float2* stats; float *losses, *share; float4* parts; };
+__host__ __device__ __forceinline__ Space space_of(float* space, i64 rows) {
+    return Space{(float2*)space, space + 2 * rows, space + 3 * rows, (float4*)(space + (3 * rows + 4) / 4 * 4)};
+}
+
+// A block has one of a row's `pieces`, `share` vectors, and the first one what is before and after the vectors, too.
 template <class T, bool SMOOTHED, int THREADS, int AHEAD>
 __global__ void __launch_bounds__(THREADS, 1024 / THREADS) row_losses(
-    const T* logits, const i64* target, float* space, int rows, int classes, float smoothing) {
+    const T* logits, const i64* target, Space space, int classes, int pieces, int share, float smoothing) {
     constexpr int LANES = 16 / sizeof(T), WARPS = THREADS / 32;
-    const i64 row = blockIdx.x, wanted = target[row];
-    float* loss_at = space + 2 * (i64)rows + row;
+    const int piece = blockIdx.x % pieces;
+    const i64 row = blockIdx.x / pieces, wanted = target[row];
     if (wanted == IGNORED) {
-        if (threadIdx.x == 0) *loss_at = 0.0f;
+        if (threadIdx.x == 0 && piece == 0) space.losses[row] = 0.0f;
         return;
     }
     const T* start = logits + row * classes;
-    const int head = min(classes, before_vectors(start)), vectors = (classes - head) / LANES;
-    const uint4* body = (const uint4*)(start + head);
+    const int head = min(classes, before_vectors(start)), all = (classes - head) / LANES;
+    const int vectors = min(share, all - piece * share), edge = piece ? 0 : classes - all * LANES;
+    const uint4* body = (const uint4*)(start + head) + piece * share;
     uint4 next[AHEAD];
     auto fetch = [&](int first) {
         #pragma unroll
@@ -136,8 +160,8 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS) row_losses(
         if (!(fabsf(shift) < INFINITE)) shift = 0.0f;
     }
     Sums<T> mine = {-INFINITE, 0.0f, 0.0f};
-    if (threadIdx.x < classes - vectors * LANES) {  // before the first vector and after the last
-        const float value = Kind<T>::wide(start[threadIdx.x < head ? threadIdx.x : threadIdx.x + vectors * LANES]);
+    if ((int)threadIdx.x < edge) {  // before the first vector and after the last
+        const float value = Kind<T>::wide(start[threadIdx.x < head ? threadIdx.x : threadIdx.x + all * LANES]);
         mine.top = fmaxf(mine.top, value);
         mine.total = Kind<T>::power(value - base_of(mine.top));
         mine.level = value - shift;
@@ -176,22 +200,36 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS) row_losses(
     else mine = Sums<T>{-INFINITE, 0.0f, 0.0f};
     mine.merge_warp();
     if (lane) return;
-    const float rest = logf(mine.total);
-    float loss = rest - (own - mine.top);
-    if (SMOOTHED) loss = (1.0f - smoothing) * loss + smoothing * (rest - (mine.level / classes + (shift - mine.top)));
-    *loss_at = loss;
-    ((float2*)space)[row] = float2{mine.top, 1.0f / mine.total};
+    if (pieces > 1) {
+        space.parts[blockIdx.x] = float4{mine.top, mine.total, mine.level, piece ? shift : own};
+        return;
+    }
+    space.losses[row] = mine.loss(own, shift, classes, SMOOTHED ? smoothing : 0.0f);
+    space.stats[row] = float2{mine.top, 1.0f / mine.total};
 }
 
 template <class T> __global__ void __launch_bounds__(1024) mean_loss(
-    const i64* target, float* space, T* out, int rows) {
-    const float* losses = space + 2 * (i64)rows;
+    const i64* target, Space space, T* out, int rows, int classes, int pieces, float smoothing) {
     float total = 0.0f;
     int count = 0;
-    #pragma unroll 4
-    for (int row = threadIdx.x; row < rows; row += 1024) {
-        total += losses[row];
-        count += target[row] != IGNORED;
+    if (pieces == 1) {
+        #pragma unroll 4
+        for (int row = threadIdx.x; row < rows; row += 1024) {
+            total += space.losses[row];
+            count += target[row] != IGNORED;
+        }
+    } else {
+        for (int row = threadIdx.x; row < rows; row += 1024) {
+            if (target[row] == IGNORED) continue;
+            const float4* parts = space.parts + (i64)row * pieces;
+            const float own = parts[0].w, shift = parts[1].w;
+            Sums<T> all = {-INFINITE, 0.0f, 0.0f};
+            #pragma unroll 4
+            for (int p = 0; p < pieces; p++) all.merge(parts[p]);
+            total += all.loss(own, shift, classes, smoothing);
+            count++;
+            space.stats[row] = float2{all.top, 1.0f / all.total};
+        }
     }
     __shared__ float totals[32];
     __shared__ int counts[32];
@@ -206,14 +244,14 @@ template <class T> __global__ void __launch_bounds__(1024) mean_loss(
     for (int step = 16; step; step /= 2) count += __shfl_xor_sync(0xffffffffu, count, step);
     if (threadIdx.x) return;
     *out = Kind<T>::narrow(total / count);
-    space[3 * (i64)rows] = 1.0f / count;
+    *space.share = 1.0f / count;
 }
 
 // A block has PIECES * THREADS vectors of a row. `most` and `even`: what a smoothed target gives its class, and all.
 template <class T, int THREADS, int PIECES>
 __global__ void __launch_bounds__(THREADS, PIECES > 4 ? 1024 / THREADS : 1536 / THREADS) row_gradients(
-    const T* logits, const i64* target, const float* space, const T* dy, T* dx, int rows, int classes, int chunks,
-    float most, float even) {
+    const T* logits, const i64* target, Space space, const T* dy, T* dx, int classes, int chunks, float most,
+    float even) {
     constexpr int LANES = 16 / sizeof(T);
     const u32 number = gridDim.x - 1 - blockIdx.x;
     const i64 row = number / chunks;
@@ -230,7 +268,7 @@ __global__ void __launch_bounds__(THREADS, PIECES > 4 ? 1024 / THREADS : 1536 / 
         if (counts && first + p * THREADS < vectors) got[p] = __ldcs((const uint4*)(from + head) + first + p * THREADS);
     float2 stats = {0.0f, 0.0f};
     float factor = 0.0f;
-    if (counts) stats = ((const float2*)space)[row], factor = Kind<T>::wide(*dy) * space[3 * (i64)rows];
+    if (counts) stats = space.stats[row], factor = Kind<T>::wide(*dy) * *space.share;
     #pragma unroll
     for (int p = 0; p < PIECES; p++) {
         const int i = first + p * THREADS;
@@ -279,13 +317,15 @@ struct Losses {
     float smoothing;
     cudaStream_t stream;
 };
+constexpr i64 LONGEST = 64 << 10;  // of a piece, in bytes: 34 MB of neighbours for all that are at work
+int64_t pieces_of(int64_t row_bytes) { return row_bytes <= LONGEST ? 1 : (row_bytes + LONGEST - 1) / LONGEST; }
+
 template <class T, int THREADS, int AHEAD> static void losses_of(const Losses& l) {
-    if (l.smoothing > 0.0f)
-        row_losses<T, true, THREADS, AHEAD><<<l.rows, THREADS, 0, l.stream>>>(
-            (const T*)l.logits, l.target, l.space, l.rows, l.classes, l.smoothing);
-    else
-        row_losses<T, false, THREADS, AHEAD><<<l.rows, THREADS, 0, l.stream>>>(
-            (const T*)l.logits, l.target, l.space, l.rows, l.classes, 0.0f);
+    const int pieces = (int)pieces_of(l.classes * (i64)sizeof(T));
+    const int share = (int)((l.classes * (i64)sizeof(T) / 16 + pieces - 1) / pieces);
+    auto kernel = l.smoothing > 0.0f ? row_losses<T, true, THREADS, AHEAD> : row_losses<T, false, THREADS, AHEAD>;
+    kernel<<<l.rows * pieces, THREADS, 0, l.stream>>>(
+        (const T*)l.logits, l.target, space_of(l.space, l.rows), l.classes, pieces, share, l.smoothing);
 }
 template <class T> static void losses_of(const Losses& l, int threads, int ahead) {
     if (l.rows) {
@@ -293,7 +333,9 @@ template <class T> static void losses_of(const Losses& l, int threads, int ahead
         else ahead == 2 ? losses_of<T, 512, 2>(l) : losses_of<T, 512, 4>(l);
         launched();
     }
-    mean_loss<T><<<1, 1024, 0, l.stream>>>(l.target, l.space, (T*)l.out, l.rows);
+    mean_loss<T><<<1, 1024, 0, l.stream>>>(
+        l.target, space_of(l.space, l.rows), (T*)l.out, l.rows, l.classes,
+        (int)pieces_of(l.classes * (i64)sizeof(T)), l.smoothing);
     launched();
 }
 
@@ -311,7 +353,7 @@ template <class T, int THREADS, int PIECES> static void gradients_of(const Gradi
     const i64 chunk = 16 * PIECES * THREADS;
     const int chunks = (int)((g.classes * (i64)sizeof(T) + chunk - 1) / chunk);
     row_gradients<T, THREADS, PIECES><<<g.rows * chunks, THREADS, 0, g.stream>>>(
-        (const T*)g.logits, g.target, g.space, (const T*)g.dy, (T*)g.dx, g.rows, g.classes, chunks,
+        (const T*)g.logits, g.target, space_of((float*)g.space, g.rows), (const T*)g.dy, (T*)g.dx, g.classes, chunks,
         1.0f - g.smoothing, g.smoothing / g.classes);
 }
 template <class T> static void gradients_of(const Gradients& g, int threads, int pieces) {
@@ -350,6 +392,7 @@ GLUE = r"""
 #include <torch/csrc/utils/pybind.h>
 #include <limits>
 
+int64_t pieces_of(int64_t row_bytes);
 void launch_losses(
     int type, const void* logits, const int64_t* target, float* space, void* out, int rows, int classes,
     float smoothing, int threads, int ahead, cudaStream_t stream);
@@ -372,7 +415,9 @@ static Tensor mean_loss(
     c10::cuda::CUDAGuard guard(logits.device());
     at::AutoDispatchBelowADInplaceOrView below;
     const int rows = (int)logits.size(0), classes = (int)logits.size(1);
-    space = at::empty({3 * (int64_t)rows + 1}, logits.options().dtype(at::kFloat));
+    const int64_t pieces = pieces_of(classes * (int64_t)logits.element_size());
+    space = at::empty(
+        {3 * (int64_t)rows + 4 + (pieces > 1 ? 4 * pieces * rows : 0)}, logits.options().dtype(at::kFloat));
     Tensor out = at::empty({}, logits.options());
     launch_losses(
         type_of(logits), logits.const_data_ptr(), target.const_data_ptr<int64_t>(), space.mutable_data_ptr<float>(),
