@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,13 @@ import torch
 from problems.catalog import ProblemError
 from worker.judge.referee import Referee
 from worker.judge.report import EvaluationRequest
+from worker.judge.room import GRACE_S
 from worker.judge.runners.processes import RefereeOptions, SandboxTooWeak
 from worker.judge.verdict import Fault, ReferenceFailed
 from worker.runner.kernel_calls import PR_SET_PDEATHSIG, prctl
 from worker.runner.memory import CudaDriverError
 
-_IDLE_S = 1.0
+_LOOK_S = 1.0
 
 
 def main() -> None:
@@ -44,9 +46,12 @@ def main() -> None:
         code="code" in switches,
     )
     referee = Referee(options)
+    grace_s = GRACE_S
     try:
-        while line := _next_line(referee):
-            answer = _answer(referee, json.loads(line)) | {"over": referee.lost}
+        while line := _next_line(referee, grace_s):
+            request = json.loads(line)
+            grace_s = _grace_s(request["ask"])
+            answer = _answer(referee, request) | {"over": referee.lost}
             answers.write(json.dumps(answer) + "\n")
             answers.flush()
             if answer["over"]:
@@ -56,10 +61,18 @@ def main() -> None:
         referee.close()
 
 
-def _next_line(referee: Referee) -> str:
-    """The next request; nothing when there will be none. While none comes, others may have this judge's memory."""
-    while not select.select([sys.stdin], [], [], _IDLE_S)[0]:
-        referee.make_room(idle=True)
+def _grace_s(question: str) -> float:
+    """For how long the next question is waited for before others may have this judge's room: a certificate is the end
+    of a job."""
+    return 0.0 if question == "certify" else GRACE_S
+
+
+def _next_line(referee: Referee, grace_s: float) -> str:
+    """The next request; nothing when there will be none. While none comes for so long, others may have this judge's
+    memory."""
+    began = time.monotonic()
+    while not select.select([sys.stdin], [], [], _LOOK_S)[0]:
+        referee.make_room(idle=time.monotonic() - began >= grace_s)
     return sys.stdin.readline()
 
 

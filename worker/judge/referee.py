@@ -290,8 +290,7 @@ class Referee:
     def _time(self, trial: Trial, *, against_all: bool = True) -> list[Timings]:
         """Every workload against its baselines (or eager alone), alone on the device."""
         self._trim()
-        with self._lease.lent(counted=False) as lend:
-            baselines = self.baselines_of(trial.exhibits, lend)
+        baselines = self.baselines_of(trial.exhibits)
         trial.evaluation.environment = {"baselines_missing": baselines.missing}
         pace = self._pace.shared_by(len(trial.exhibits.workloads))
         timings = []
@@ -379,18 +378,24 @@ class Referee:
             self._exhibits = self._prepare(request, self._seed)
         return self._exhibits
 
-    def baselines_of(self, exhibits: Exhibits, lend: Callable[[Stoppable], None]) -> Baselines:
-        """The live baselines, made on first use and again after their runner died; `lend`: is told of their runners."""
+    def baselines_of(self, exhibits: Exhibits) -> Baselines:
+        """The live baselines, made on first use and again after their runner died, beside others' work. Whoever has
+        them shares the device for nothing, and would wait for that between two times of having it alone."""
         if self._baselines is None or self._baselines.dead:
-            name = exhibits.problem.outline.source_hash
-
-            def spawn() -> Runner:
-                runner = self.processes.baseline_runner(name)
-                lend(runner)
-                return runner
-
-            self._baselines = Baselines(exhibits, spawn, self._record(name), eager_only=self._options.eager_only)
+            with self._lease.lent(counted=False) as lend:
+                self._baselines = self._made_baselines(exhibits, lend)
         return self._baselines
+
+    def _made_baselines(self, exhibits: Exhibits, lend: Callable[[Stoppable], None]) -> Baselines:
+        """`lend`: is told of their runners."""
+        name = exhibits.problem.outline.source_hash
+
+        def spawn() -> Runner:
+            runner = self.processes.baseline_runner(name)
+            lend(runner)
+            return runner
+
+        return Baselines(exhibits, spawn, self._record(name), eager_only=self._options.eager_only)
 
     def _record(self, name: str) -> Record:
         """What the baselines of a problem took when all of them were raced, if they were."""

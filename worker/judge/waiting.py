@@ -44,19 +44,25 @@ class Queue:
         return next(self._living(), None) is not None
 
     def _living(self) -> Iterator[str]:
-        for path in sorted(self._folder.iterdir()):
-            if not path.name.startswith(".") and _lives(path):
-                yield path.name
+        for name in sorted(os.listdir(self._folder)):  # noqa: PTH208 - see _lives
+            if not name.startswith(".") and _lives(f"{self._folder}/{name}"):
+                yield name
 
 
-def _lives(path: Path) -> bool:
-    """Whether the one that waits with this file does so still; the file of a dead one is removed."""
+def _lives(path: str) -> bool:
+    """Whether the one that waits with this file does so still; the file of a dead one is removed.
+
+    By the system's own calls: everybody who waits asks this 100 times a second, and with paths and files it took three
+    times as long (45 us, not 15; eight judges have 24 compilers that wait)."""
     try:
-        with path.open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        place = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         return False
-    path.unlink(missing_ok=True)
+    try:
+        fcntl.flock(place, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(place)
+    Path(path).unlink(missing_ok=True)
     return False
