@@ -46,6 +46,7 @@ SPEC = {
     },
     "precision": {"compute": "float32", "tf32": False},
     "backward": False,
+    "library": {"fused": "Fused"},
 }
 
 
@@ -74,6 +75,26 @@ class Model(nn.Module):
         exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grads * grads
         params = params * (1 - self.lr * self.decay * decays)
         return params - lr * exp_avg / (exp_avg_sq.sqrt() / root + self.eps), exp_avg, exp_avg_sq
+
+
+class Fused(Model):
+    """PyTorch's fused step over lists of tensors. It steps in place, so it is given copies of parameters and state."""
+
+    def __init__(self, sizes, norm, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, decay=0.1):
+        super().__init__(sizes, norm, lr, betas, eps, decay)
+        self.lengths, self.norm = sizes, norm
+
+    def forward(self, params, grads, exp_avg, exp_avg_sq, steps):
+        flat = [params.clone(), grads.to(params.dtype), exp_avg.clone(), exp_avg_sq.clone()]
+        parts, step = [each.split(self.lengths) for each in flat], (steps + 1).to(torch.float32).squeeze()
+        for norms, decay in ((True, 0.0), (False, self.decay)):
+            chosen = [place for place, size in enumerate(self.lengths) if (size == self.norm) == norms]
+            own, gradients, averages, squares = ([part[place] for place in chosen] for part in parts)
+            torch._fused_adamw_(
+                own, gradients, averages, squares, [], [step] * len(chosen), lr=self.lr, beta1=self.betas[0],
+                beta2=self.betas[1], weight_decay=decay, eps=self.eps, amsgrad=False, maximize=False,
+            )  # fmt: skip
+        return flat[0], flat[2], flat[3]
 
 
 def get_inputs(layers=2, hidden=32, inner=88, vocab=128, dtype="float32"):

@@ -1,11 +1,13 @@
 """Causal attention with grouped key and value heads as it is trained: the output and the gradients of Q, K and V."""
 
-# mypy: allow-untyped-defs
+# mypy: allow-untyped-defs, allow-untyped-calls
 
 import math
 
 import torch
 from torch import nn
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 SPEC = {
     "summary": "Causal softmax(Q K^T / sqrt(d)) V with grouped heads, forward and backward",
@@ -24,6 +26,7 @@ SPEC = {
     "domains": {"q": "real", "k": "real", "v": "real"},
     "precision": {"compute": "float32", "tf32": False},
     "backward": True,
+    "library": {"sdpa": "Sdpa", "flash": "Flash", "cudnn": "Cudnn"},
 }
 
 
@@ -36,6 +39,27 @@ class Model(nn.Module):
         length = q.shape[2]
         hidden = torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1)
         return torch.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1) @ v
+
+
+class Sdpa(nn.Module):
+    """PyTorch's fused attention, by the backend that PyTorch chooses."""
+
+    def forward(self, q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+
+class Flash(Sdpa):
+    def forward(self, q, k, v):
+        if not q.is_cuda:
+            raise RuntimeError("on a CPU it is what PyTorch chooses: see Sdpa")
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            return super().forward(q, k, v)
+
+
+class Cudnn(Sdpa):
+    def forward(self, q, k, v):
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):  # raises where there is none
+            return super().forward(q, k, v)
 
 
 def get_inputs(batch=1, heads=32, kv_heads=8, length=128, dim=128, dtype="float32"):

@@ -9,6 +9,7 @@ import math
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 SPEC = {
     "summary": "One query token a sequence over a paged key/value cache, grouped heads, ragged lengths",
@@ -35,6 +36,7 @@ SPEC = {
     },
     "precision": {"compute": "float32", "tf32": False},
     "backward": False,
+    "library": {"sdpa": "Sdpa"},
 }
 
 
@@ -49,6 +51,19 @@ class Model(nn.Module):
         hidden = torch.arange(k.shape[2], device=q.device) > last[:, None, None, None]
         weights = torch.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1)
         return (weights @ v).reshape(batch, heads, dim)
+
+
+class Sdpa(nn.Module):
+    """PyTorch's fused attention over the gathered pages; the heads of a group are the queries of its key head."""
+
+    def forward(self, q, keys, values, table, last):
+        batch, heads, dim = q.shape
+        kv_heads = keys.shape[2]
+        k = keys[table].reshape(batch, -1, kv_heads, dim).transpose(1, 2)
+        v = values[table].reshape(batch, -1, kv_heads, dim).transpose(1, 2)
+        grouped = q.reshape(batch, kv_heads, heads // kv_heads, dim)
+        shown = torch.arange(k.shape[2], device=q.device) <= last[:, None, None, None]
+        return F.scaled_dot_product_attention(grouped, k, v, attn_mask=shown).reshape(batch, heads, dim)
 
 
 def get_inputs(batch=2, heads=32, kv_heads=8, dim=128, length=64, page=16, dtype="float32"):

@@ -36,6 +36,7 @@ SPEC = {
     "domains": {"grads": "real"},
     "precision": {"compute": "float32", "tf32": False},
     "backward": False,
+    "library": {"foreach": "Foreach"},
 }
 
 
@@ -52,6 +53,17 @@ class Model(nn.Module):
     def forward(self, grads):
         wide = torch.promote_types(grads.dtype, torch.float32)
         norms = torch.stack([torch.linalg.vector_norm(part, dtype=wide) for part in grads.split(self.sizes)])
+        total = torch.linalg.vector_norm(norms)
+        scale = (self.limit / (total + 1e-6)).clamp(max=1.0)
+        return (grads * scale).to(grads.dtype), total, norms
+
+
+class Foreach(Model):
+    """The norms of all tensors by one multi-tensor operation, as nn.utils.clip_grad_norm_ takes them."""
+
+    def forward(self, grads):
+        wide = torch.promote_types(grads.dtype, torch.float32)
+        norms = torch.stack(torch._foreach_norm(grads.split(self.sizes), 2, dtype=wide))
         total = torch.linalg.vector_norm(norms)
         scale = (self.limit / (total + 1e-6)).clamp(max=1.0)
         return (grads * scale).to(grads.dtype), total, norms

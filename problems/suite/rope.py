@@ -1,9 +1,15 @@
 """Rotary position embedding of queries and keys: each pair (i, i + d/2) of a head turns by its position's angle."""
 
-# mypy: allow-untyped-defs, allow-untyped-calls
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 
 import torch
 from torch import nn
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # then `Liger` is no baseline here; nothing else needs it
+    triton = None
 
 SPEC = {
     "summary": "Rotary position embedding of queries and keys, halves as pairs, grouped key heads",
@@ -25,6 +31,7 @@ SPEC = {
     "domains": {"q": "real", "k": "real"},
     "precision": {"compute": "float32", "tf32": False},
     "backward": True,
+    "library": {"liger": "Liger"},
 }
 
 
@@ -48,6 +55,24 @@ class Model(nn.Module):
         return self.rotate(q), self.rotate(k)
 
 
+class Liger(Model):
+    """What libraries of fused Triton kernels for training do: one launch for queries and keys, a program a token."""
+
+    def forward(self, q, k):
+        return FusedRotation.apply(q, k, self.cos, self.sin)
+
+
+class FusedRotation(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, cos, sin):
+        ctx.save_for_backward(cos, sin)
+        return rotated(q, k, cos, sin, back=False)
+
+    @staticmethod
+    def backward(ctx, dq, dk):
+        return *rotated(dq, dk, *ctx.saved_tensors, back=True), None, None
+
+
 def get_inputs(batch=1, length=64, heads=32, kv_heads=8, dim=128, dtype="float32"):
     shapes = [(batch, length, heads, dim), (batch, length, kv_heads, dim)]
     return [torch.randn(shape).to(getattr(torch, dtype)) for shape in shapes]
@@ -55,3 +80,41 @@ def get_inputs(batch=1, length=64, heads=32, kv_heads=8, dim=128, dtype="float32
 
 def get_init_inputs(length=64, dim=128, dtype="float32"):
     return [length, dim, 10000.0, dtype]
+
+
+def rotated(q, k, cos, sin, *, back):
+    """Queries and keys turned by their places' angles, or back. Raises RuntimeError."""
+    if triton is None or not (q.is_cuda or triton.knobs.runtime.interpret):
+        raise RuntimeError("Triton's kernels need Triton and a GPU")
+    q, k = q.contiguous(), k.contiguous()
+    (batch, length, heads, dim), kv_heads = q.shape, k.shape[2]
+    out = torch.empty_like(q), torch.empty_like(k)
+    blocks = [triton.next_power_of_2(size) for size in (heads, kv_heads, dim // 2)]
+    rotation[(batch * length,)](q, k, *out, cos, sin, length, heads, kv_heads, dim // 2, back, *blocks, num_warps=4)
+    return out
+
+
+if triton is not None:
+
+    @triton.jit
+    def rotate_heads(x, out, cos, sin, heads, half, HEADS: tl.constexpr, HALF: tl.constexpr):
+        head, at = tl.arange(0, HEADS)[:, None], tl.arange(0, HALF)[None, :]
+        inside = (head < heads) & (at < half)
+        here = tl.program_id(0).to(tl.int64) * heads * half * 2 + head * half * 2 + at
+        first = tl.load(x + here, inside, 0.0).to(tl.float32)
+        second = tl.load(x + here + half, inside, 0.0).to(tl.float32)
+        tl.store(out + here, first * cos - second * sin, inside)
+        tl.store(out + here + half, second * cos + first * sin, inside)
+
+    @triton.jit
+    def rotation(
+        q, k, q_out, k_out, cos, sin, length, heads, kv_heads, half,
+        BACK: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr,
+    ):  # fmt: skip
+        at = tl.arange(0, HALF)[None, :]
+        angle = tl.program_id(0) % length * half + at
+        c = tl.load(cos + angle, at < half, 0.0).to(tl.float32)
+        s = tl.load(sin + angle, at < half, 0.0).to(tl.float32)
+        s = -s if BACK else s
+        rotate_heads(q, q_out, c, s, heads, half, HEADS, HALF)
+        rotate_heads(k, k_out, c, s, kv_heads, half, KV_HEADS, HALF)

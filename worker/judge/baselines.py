@@ -149,6 +149,15 @@ class _Place:
     benches: dict[str, Workbench]
     workshop: Workshop | None = None
 
+    def close(self) -> None:
+        """End the runner and release the arena."""
+        with contextlib.suppress(Fault):
+            self.runner.close()
+        for bench in self.benches.values():
+            bench.close()
+        if self.workshop is not None:
+            self.workshop.close()
+
 
 class Baselines:
     """The baselines that are raced now, one workbench per workload."""
@@ -203,12 +212,7 @@ class Baselines:
     def close(self) -> None:
         """End the runners and release the arenas."""
         for place in self._distinct:
-            with contextlib.suppress(Fault):
-                place.runner.close()
-            for bench in place.benches.values():
-                bench.close()
-            if place.workshop is not None:
-                place.workshop.close()
+            place.close()
 
     def _make(self, mode: Mode, source: str) -> bool:
         """Load, construct and warm one baseline on every workload; False (with the reason kept) when it fails."""
@@ -228,6 +232,8 @@ class Baselines:
             log.warning("baseline.failed", baseline=mode.name, reason=fault.reason)
             if _lost(fault, place.runner):
                 raise
+            if place is not self._places.get(TRUSTED):  # a library that is not here would hold a process
+                self._places.pop(mode.name).close()
             return False
         return True
 

@@ -316,4 +316,5 @@ class Elsewhere(Model):
     report = judge.evaluate(EvaluationRequest("c", CPP, "relu", problem, "cpu", "cpp"))
     assert report["verdict"] == "ok", report["reason"]
     assert set(report["baselines_us"]) == {"eager", "compile", "library_clamped"}
+    assert report["environment"]["baselines_missing"] == {"library_elsewhere": "RuntimeError: this library is not here"}
     assert report["baselines_us"][report["baseline"]] == min(report["baselines_us"].values())

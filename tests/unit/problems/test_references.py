@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import linecache
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -34,7 +35,10 @@ BESIDE = {"adamw_multi_tensor": {torch.float32}, "top_p_sampling": {torch.float3
 
 def load(problem: Outline) -> dict[str, Any]:
     namespace: dict[str, Any] = {"__name__": problem.name}
-    exec(compile(problem.source, f"{problem.name}.py", "exec"), namespace)
+    file = f"<{problem.name}>"
+    # Triton reads kernels back, those of libraries too.
+    linecache.cache[file] = (len(problem.source), None, problem.source.splitlines(keepends=True), file)
+    exec(compile(problem.source, file, "exec"), namespace)
     return namespace
 
 
