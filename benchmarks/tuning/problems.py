@@ -17,8 +17,8 @@ _SIBLINGS = {
     "layernorm_plain": ("layernorm", {"nn.LayerNorm(hidden, ": "nn.LayerNorm(hidden, elementwise_affine=False, "}),
     "log_softmax": ("softmax", {"torch.softmax(": "torch.log_softmax("}),
     "rmsnorm": ("rmsnorm_residual", {
-        "x, residual):\n": "x):\n",
-        "h = x + residual": "h = x",
+        "x, residual):\n        h = x + residual": "x):\n        h = x",
+        '    "library": {"fused": "Fused", "liger": "Liger"},\n': "",
         ', "residual": "real"': "",
         "range(2)": "range(1)",
     }),

@@ -55,7 +55,7 @@ def _refuse_clashes(tree: ast.Module) -> None:
     """A name of the reference's module must not be one of the recipe's."""
     seen: set[str] = set()
     for statement in tree.body:
-        for name in () if isinstance(statement, ast.Import | ast.ImportFrom) else defined_names(statement):
+        for name in () if isinstance(statement, ast.Import | ast.ImportFrom) else set(defined_names(statement)):
             if name in seen:
                 raise Unmatched(f"the reference's {name} clashes with the recipe's")
             seen.add(name)
@@ -104,17 +104,18 @@ def _methods(model: ast.ClassDef, returns: str) -> list[ast.stmt]:
     return body
 
 
-def defined_names(statement: ast.stmt) -> Iterator[str]:
-    """The names that a module-level statement binds."""
+def defined_names(statement: ast.AST) -> Iterator[str]:
+    """The names that a module-level statement binds, in its branches too; what functions inside bind is theirs."""
     if isinstance(statement, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
         yield statement.name
     elif isinstance(statement, ast.Import | ast.ImportFrom):
         for alias in statement.names:
             yield (alias.asname or alias.name).split(".")[0]
+    elif isinstance(statement, ast.Name) and isinstance(statement.ctx, ast.Store):
+        yield statement.id
     else:
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                yield node.id
+        for child in ast.iter_child_nodes(statement):
+            yield from defined_names(child)
 
 
 def _needed(module: ast.Module, model: ast.ClassDef) -> list[ast.stmt]:

@@ -112,3 +112,17 @@ def test_a_name_that_both_sides_use_is_refused() -> None:
 def test_a_reference_that_cannot_be_kept_says_why(source: str, complaint: str) -> None:
     with pytest.raises(Unmatched, match=complaint):
         write(source)
+
+
+def test_what_a_branch_s_functions_bind_is_theirs_alone() -> None:
+    """Triton's kernels of a library stand in a branch, and have names of their own for all kinds of things."""
+    library = "try:\n    import triton\nexcept ImportError:\n    triton = None\nif triton is not None:\n    REACH = 8\n"
+    library += "    @triton.jit\n    def kernel(x):\n        self = WIDE = x + REACH\n        return self + WIDE\n"
+    kept, _ = reference_class(REFERENCE + library, "_run(x)")
+    assert "kernel" not in "\n".join(kept)
+    write(REFERENCE + library, WIDE=[1, 2])
+    within = REFERENCE.replace("self.n = n", "self.n = n + REACH") + library
+    text = write(within)
+    assert "REACH = 8" in text and "triton = None" in text
+    with pytest.raises(Unmatched, match="REACH"):
+        write(within, REACH=[1, 2])
