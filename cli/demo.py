@@ -127,7 +127,7 @@ def _show_winner(job: Job, best: CandidateDetail, kernel: Path) -> None:
     speedups = report.get("speedups") or {}
     baselines = report.get("baselines_us") or {}
     tried = sum(count for verdict, count in job["progress"]["verdicts"].items() if verdict != "infra_error")
-    against = {"compile": "torch.compile"}.get(best["baseline"] or "", best["baseline"] or "-")
+    against = _in_words(best["baseline"] or "-")
     rows = [
         ["verdict", best["verdict"] or "-"],
         ["speedup", f"{show.speedup(best['speedup'])} over the fastest baseline of each workload ({against})"],
@@ -142,6 +142,11 @@ def _show_winner(job: Job, best: CandidateDetail, kernel: Path) -> None:
     typer.echo("")
     show.table([job["problem"]["name"], show.target(job)], rows, empty="")
     typer.echo("")
+
+
+def _in_words(baseline: str) -> str:
+    library = baseline.removeprefix("library_")
+    return f"the library's {library}" if library != baseline else {"compile": "torch.compile"}.get(baseline, baseline)
 
 
 def _against(speedup: float | None, baseline_us: float | None) -> str:
