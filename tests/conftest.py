@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
+
+import structlog
 
 # OpenMP's threads spin for milliseconds after each parallel region. With more test processes than cores they take the
 # cores from each other's work: a setup of 1 s took 16 s (measured, three processes on two cores).
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# structlog's own default prints to whatever sys.stdout is, of which CPython's print() holds no reference: a thread that
+# logged while pytest took a capture away crashed the interpreter (3.11), and xdist never ended. `write` holds one.
+structlog.configure(logger_factory=lambda *_: structlog.WriteLogger(sys.stdout))

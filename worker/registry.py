@@ -74,11 +74,12 @@ class Membership:
         except SQLAlchemyError as error:
             log.warning("worker.leave_failed", error=str(error))
 
-    def release_after(self, seconds: float) -> None:
-        """Give back then what is still in hand: whoever finishes it later is fenced off."""
+    def release_after(self, seconds: float) -> threading.Timer:
+        """Give back then what is still in hand: whoever finishes it later is fenced off. Returns what will do so."""
         timer = threading.Timer(seconds, self._release)
         timer.daemon = True  # a worker that has nothing in hand does not wait for it
         timer.start()
+        return timer
 
     def _release(self) -> None:
         try:

@@ -22,7 +22,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.record.plan import PROPOSALS
+import problems.suite
+from benchmarks.record.plan import PROPOSALS, language_of
 from problems.catalog import bundled
 from worker.judge import phases
 from worker.judge.lease import DeviceLease
@@ -30,10 +31,14 @@ from worker.judge.reference.problem import Instance, Problem
 from worker.runner import kernelwright
 from worker.runner.values import tensors_of
 
+SUITE = Path(problems.suite.__file__).parent
 _FLUSH_BYTES = 512 << 20
 _WARM, _CALLS = 2, 11
 _LIMIT_S = 300.0
 """For one operator: two extensions that are built beside seven others."""
+
+Contender = type[torch.nn.Module] | Exception
+"""The class to make a workload's model of, or why there is none."""
 
 
 def look_at_all(problems: Sequence[str], hardware: str, at_once: int, home: Path) -> Iterator[str]:
@@ -61,12 +66,16 @@ def _apart(problem: str, hardware: str, home: Path) -> list[str]:
 
 
 def look(problem: str, hardware: str, home: Path) -> Iterator[str]:
-    """A line for each workload: eager and each proposal, device and host microseconds, and the largest relative error
-    of an output (Frobenius norm, against eager)."""
+    """A line for each workload: eager, each library and each proposal, device and host microseconds, and the largest
+    relative error of an output (Frobenius norm, against eager)."""
     sys.modules["kernelwright"] = kernelwright
     lease = DeviceLease(home, "look", phases.GPU)
     outline = bundled()[problem]
-    modules = {path.stem: _loaded(path) for path in sorted((PROPOSALS / problem).glob("*.py"))}
+    reference = _loaded(SUITE / f"{problem}.py")
+    contenders = {f"library_{name}": _named(each, reference) for name, each in outline.spec.library.items()}
+    for path in sorted((PROPOSALS / problem).glob("*.py")):
+        if language_of(path.read_text(encoding="utf-8")) != "cpp":
+            contenders[path.stem] = _named("ModelNew", _loaded(path))
     loaded = Problem(outline.source, problem)
     for workload in loaded.workloads(hardware):
         with lease.shared():
@@ -75,9 +84,9 @@ def look(problem: str, hardware: str, home: Path) -> Iterator[str]:
             inputs = (*instance.like[: instance.forward_inputs], *(torch.randn_like(each) for each in cotangents))
             wanted = tensors_of((instance.call(*inputs),))
             torch.cuda.synchronize()
-        parts = ["eager {:.0f}/{:.0f} us".format(*_timed(lease, instance.call, inputs))]
-        for name, module in modules.items():
-            parts.append(f"{name} {_told(module, instance, inputs, wanted, lease)}")
+        parts = ["eager {:.1f}/{:.0f} us".format(*_timed(lease, instance.call, inputs))]
+        for name, contender in contenders.items():
+            parts.append(f"{name} {_told(contender, instance, inputs, wanted, lease)}")
         yield f"{problem} {workload.name}: {' | '.join(parts)}"
         del instance, cotangents, inputs, wanted
         torch.cuda.empty_cache()
@@ -94,24 +103,32 @@ def _loaded(path: Path) -> ModuleType | Exception:
     return module
 
 
+def _named(name: str, module: ModuleType | Exception) -> Contender:
+    return module if isinstance(module, Exception) else getattr(module, name)
+
+
 def _told(
-    module: ModuleType | Exception, instance: Instance, inputs: tuple[Any, ...], wanted: list[Any], lease: DeviceLease
+    contender: Contender, instance: Instance, inputs: tuple[Any, ...], wanted: list[Any], lease: DeviceLease
 ) -> str:
-    if isinstance(module, Exception):
-        return f"does not load: {module!r:.200}"
+    if isinstance(contender, Exception):
+        return f"does not load: {contender!r:.200}"
     try:
+        call = _call(contender, instance)
+        call(*inputs)  # compiles, for seconds, and keeps nobody from the device meanwhile
         with lease.shared():
-            model = module.ModelNew(*instance.init).to("cuda:0")
-            model.load_state_dict(instance.model.state_dict())
-            for name, parameter in model.named_parameters():
-                parameter.requires_grad_(name in instance.parameters)
-            call = instance.callable(model.train(instance.model.training))
-            found = tensors_of((call(*inputs),))
-            torch.cuda.synchronize()
+            error = _error(tensors_of((call(*inputs),)), wanted)
         device_us, host_us = _timed(lease, call, inputs)
     except Exception as broken:  # noqa: BLE001 - as above
         return f"fails: {broken!r:.200}"
-    return f"{device_us:.0f}/{host_us:.0f} us, off by {_error(found, wanted):.1e}"
+    return f"{device_us:.1f}/{host_us:.0f} us, off by {error:.1e}"
+
+
+def _call(contender: type[torch.nn.Module], instance: Instance) -> Callable[..., Any]:
+    model = contender(*instance.init).to("cuda:0")
+    model.load_state_dict(instance.model.state_dict())
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name in instance.parameters)
+    return instance.callable(model.train(instance.model.training))
 
 
 def _error(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> float:
