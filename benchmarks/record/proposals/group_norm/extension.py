@@ -613,7 +613,7 @@ extension = load_inline(
     cuda_sources=[KERNELS],
     functions=["group_norm"],
     extra_cflags=["-O2"],
-    extra_cuda_cflags=["-O3", "-gencode=arch=compute_90a,code=sm_90a", f"-DAHEAD={DEPTH}"],
+    extra_cuda_cflags=["-O3", f"-DAHEAD={DEPTH}"],
     no_implicit_headers=True,
 )
 

@@ -910,7 +910,7 @@ personalised = load_inline(
     cuda_sources=[INSTRUCTIONS + KERNELS + SHAPE + HOST],
     functions=["personalised"],
     extra_cflags=["-O2"],
-    extra_cuda_cflags=["-O3", "-gencode=arch=compute_90a,code=sm_90a"],
+    extra_cuda_cflags=["-O3"],
     no_implicit_headers=True,
 ).personalised
 

@@ -528,7 +528,7 @@ extension = load_inline(
     cuda_sources=[KERNELS],
     functions=["layernorm"],
     extra_cflags=["-O2"],
-    extra_cuda_cflags=["-O3", "-gencode=arch=compute_90a,code=sm_90a"],
+    extra_cuda_cflags=["-O3"],
     no_implicit_headers=True,
 )
 

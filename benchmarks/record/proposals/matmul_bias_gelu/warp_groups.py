@@ -337,7 +337,7 @@ product_gelu = load_inline(
     cuda_sources=[INSTRUCTIONS + KERNELS + HOST],
     functions=["product_gelu"],
     extra_cflags=["-O2"],
-    extra_cuda_cflags=["-O3", "-gencode=arch=compute_90a,code=sm_90a"],
+    extra_cuda_cflags=["-O3"],
     no_implicit_headers=True,
 ).product_gelu
 

@@ -94,8 +94,8 @@ __device__ __forceinline__ void await_bytes(u64* barrier, u32 parity) {
 constexpr int room(int loaded) { return loaded <= 20 ? 3 : loaded <= 32 ? 2 : 1; }
 
 // `lanes` threads hold a row, EACH vectors each.
-template <class T, int WIDTH, int EACH>
-__global__ void __launch_bounds__(512, room(2 * EACH * (WIDTH < 4 ? WIDTH : 4))) rows_forward(
+template <int WIDTH, int EACH> constexpr int ROOM = room(2 * EACH * (WIDTH < 4 ? WIDTH : 4));
+template <class T, int WIDTH, int EACH> __global__ void __launch_bounds__(512, ROOM<WIDTH, EACH>) rows_forward(
     const T* x, const T* residual, const T* weight, T* out, i64 rows, int hidden, float eps, int lanes) {
     __shared__ float parts[16];
     typedef Vector<T, WIDTH> V;

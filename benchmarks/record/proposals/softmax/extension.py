@@ -415,7 +415,7 @@ extension = load_inline(
     cuda_sources=[KERNELS],
     functions=["softmax"],
     extra_cflags=["-O2"],
-    extra_cuda_cflags=["-O3", "-gencode=arch=compute_90a,code=sm_90a"],
+    extra_cuda_cflags=["-O3"],
     no_implicit_headers=True,
 )
 
