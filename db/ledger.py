@@ -46,6 +46,9 @@ MAX_ASKS: Final = 2**31 - 1
 nobody. As many as the column holds."""
 RING_PER_QUEUE: Final = 64
 
+FINALIST_KEPT_S: Final = 3.0
+"""For so long a new `certify` is for the worker that evaluated its candidate: its judge has the problem prepared, which
+took another's one to three minutes (H100). When that worker is gone, the reaper's bell brings another."""
 SQL: Final = load_statements(Path(__file__).with_name("ledger.sql"))
 _CLAIM_NEXT: Final = SQL["claim_next"].bindparams(bindparam("queues", type_=ARRAY(Text())))
 _DOORBELLS: Final = "kernelwright.doorbells"
@@ -166,8 +169,19 @@ def claim(session: Session, work_id: str, owner: str, *, lease_s: float = LEASE_
 
 def claim_next(session: Session, queues: Sequence[str], owner: str, *, lease_s: float = LEASE_S) -> Claim | None:
     """Claim a ready row of the queues: highest priority, then the API key that has least of them, then its oldest."""
-    parameters = {"queues": list(queues), "owner": owner, "lease_s": lease_s}
+    parameters = {"queues": list(queues), "owner": owner, "lease_s": lease_s, "kept_s": FINALIST_KEPT_S}
     return _claimed(session.execute(_CLAIM_NEXT, parameters).one_or_none())
+
+
+def claim_finalist(session: Session, job_id: str, owner: str, *, lease_s: float = LEASE_S) -> Claim | None:
+    """Claim the `certify` of a job whose best candidate this owner evaluated; None where there is none."""
+    parameters = {"job_id": job_id, "owner": owner, "lease_s": lease_s}
+    return _claimed(session.execute(SQL["claim_finalist"], parameters).one_or_none())
+
+
+def to_be_certified(session: Session, job_id: str) -> bool:
+    """Whether a job wants a certificate and what it does next is being decided."""
+    return bool(session.execute(SQL["to_be_certified"], {"job_id": job_id}).scalar_one())
 
 
 def places(session: Session) -> dict[str, int]:

@@ -31,7 +31,8 @@ RETURNING id, kind, queue, job_id, candidate_id, attempt, lease_token
 -- groups, however many rows wait. Of them only heads are locked, in that order, until one is had. Written as equalities,
 -- the bounds of a group would let the planner walk another index instead (the primary key, or all claims by time), past
 -- all that was ever done; and a NOT EXISTS would let it read all jobs.
--- A draining or quarantined worker gets nothing, whatever rings.
+-- A draining or quarantined worker gets nothing, whatever rings. A `certify` is kept for some seconds for the worker that
+-- evaluated its candidate (`claim_finalist`).
 WITH RECURSIVE waiting AS (
     SELECT head.queue, head.priority, head.share_of
     FROM unnest(:queues) AS served (queue)
@@ -76,6 +77,9 @@ WHERE state = 'queued' AND id = (
           AND (ready.priority, ready.share_of) >= (turn.priority, turn.share_of)
           AND (ready.kind IN ('advance', 'learn')
                OR (SELECT NOT jobs.cancel_requested FROM jobs WHERE jobs.id = ready.job_id))
+          AND (ready.kind <> 'certify' OR ready.created_at < now() - make_interval(secs => :kept_s)
+               OR :owner = (SELECT evaluations.worker_id FROM evaluations
+                            WHERE evaluations.candidate_id = ready.candidate_id))
         ORDER BY ready.priority DESC, ready.share_of DESC, ready.id
         LIMIT 1
         FOR UPDATE SKIP LOCKED
@@ -84,6 +88,28 @@ WHERE state = 'queued' AND id = (
     LIMIT 1
 )
 RETURNING id, kind, queue, job_id, candidate_id, attempt, lease_token
+
+-- name: claim_finalist
+-- The `certify` of a job, for the worker that evaluated its candidate: no row while there is none, or for another.
+UPDATE work
+SET state = 'running', attempt = attempt + 1, lease_owner = :owner, lease_token = gen_random_uuid(),
+    lease_expires_at = now() + make_interval(secs => :lease_s), claimed_at = clock_timestamp()
+WHERE id = (
+    SELECT ready.id FROM work AS ready
+    JOIN evaluations ON evaluations.candidate_id = ready.candidate_id AND evaluations.worker_id = :owner
+    JOIN jobs ON jobs.id = ready.job_id AND NOT jobs.cancel_requested
+    WHERE ready.job_id = :job_id AND ready.kind = 'certify' AND ready.state = 'queued' AND ready.not_before <= now()
+      AND NOT EXISTS (SELECT FROM workers WHERE workers.id = :owner AND workers.state IN ('draining', 'quarantined'))
+    FOR UPDATE OF ready SKIP LOCKED
+)
+RETURNING id, kind, queue, job_id, candidate_id, attempt, lease_token
+
+-- name: to_be_certified
+-- Whether a job that wants a certificate may ask for one at once: its next step has not been decided yet.
+SELECT EXISTS (
+    SELECT FROM work JOIN jobs ON jobs.id = work.job_id AND jobs.certify
+    WHERE work.job_id = :job_id AND work.kind = 'advance' AND work.state IN ('queued', 'running')
+)
 
 -- name: places
 -- The places of all jobs that have not started: in which order `claim_next` will come to their first

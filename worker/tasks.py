@@ -42,6 +42,8 @@ HANDLERS: Final[Mapping[WorkKind, Callable[[Runtime, Claim], None]]] = {
     WorkKind.LEARN: learn,
 }
 MAX_BACKOFF_S: Final = 60.0
+FOLLOW_S, _LOOK_S = 2.0, 0.02
+"""How long whoever has evaluated a candidate waits to hear whether it is to be certified, and how often it looks."""
 
 
 def serve(work_id: str) -> None:
@@ -51,6 +53,12 @@ def serve(work_id: str) -> None:
     if claim is None:
         log.debug("doorbell.stale", work_id=work_id)
         return
+    _serve(here, claim)
+    if claim.kind is WorkKind.EVALUATE and (finalist := _finalist(here, claim.job_id)) is not None:
+        _serve(here, finalist)
+
+
+def _serve(here: Runtime, claim: Claim) -> None:
     named = {"job_id": claim.job_id, "candidate_id": claim.candidate_id, "kind": claim.kind.value}
     with bound_contextvars(work_id=claim.id, **named), spans.working(here, claim):
         work(here, claim)
@@ -91,6 +99,20 @@ def _claim(here: Runtime) -> Claim | None:
         if claim is not None:
             workers.set_current(session, here.owner, claim.id)
         return claim
+
+
+def _finalist(here: Runtime, job_id: str) -> Claim | None:
+    """What was just evaluated, to be certified, if that is what its job does next: decided within some 50 ms."""
+    deadline = time.monotonic() + FOLLOW_S
+    while True:
+        with here.transaction() as session:
+            undecided = ledger.to_be_certified(session, job_id)
+            claim = ledger.claim_finalist(session, job_id, here.owner, lease_s=here.settings.lease_s)
+            if claim is not None:
+                workers.set_current(session, here.owner, claim.id)
+        if claim is not None or not undecided or time.monotonic() > deadline:
+            return claim
+        time.sleep(_LOOK_S)
 
 
 def _set_current(here: Runtime, work_id: str | None) -> None:

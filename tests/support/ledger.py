@@ -92,7 +92,7 @@ def evaluate(sessions: sessionmaker[Session], candidate_id: str, **found: Any) -
     with sessions.begin() as session:
         candidates.start_evaluation(session, claim)
     with sessions.begin() as session:
-        return candidates.store_evaluation(session, claim, report(**found))
+        return candidates.store_evaluation(session, claim, report(**found), worker_id=OWNER)
 
 
 def report(**found: Any) -> dict[str, Any]:

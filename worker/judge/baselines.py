@@ -25,9 +25,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import structlog
+import torch
 
 from problems.catalog import Spec, Workload
 from worker.judge.exhibits import Exhibits
@@ -69,14 +71,17 @@ def compile_ahead(
     seed: int,
     runners: Sequence[Runner],
     shared: Shared,
-) -> None:
+) -> dict[str, str]:
     """Fill the compile cache of a problem's baselines in `runners`, with one set of inputs of each workload.
 
     A judge that compiles only when it needs the baselines holds the inputs, truths and arenas of all workloads
     meanwhile: 60 to 100 s in which others wait for a GPU's memory. The device is used in turns of the runners, and
     `shared` to prepare them. Each runner compiles for its share of the workloads, on one core: of 16, judges that had
-    one each kept three busy. Raises Fault, ReferenceFailed, and what torch raises when a device's memory is full.
+    one each kept three busy. Returns the baselines that the compiler refused for a workload, and why: they will be none
+    for the others either, and are compiled no more (on an H100 refusals came after 10 to 25 s each, 20 of them for one
+    problem). Raises Fault, ReferenceFailed, and what torch raises when a device's memory is full.
     """
+    refused: dict[str, str] = {}
     modes = [mode for mode in _modes(device, problem.spec) if mode.compile_mode is not None]
     workloads = problem.workloads(hardware)
     making = threading.Lock()  # of inputs: torch's random numbers are one process's
@@ -85,19 +90,35 @@ def compile_ahead(
         for mode in modes:
             runner.ask(_loading(mode, problem.outline.source, turns=True), _REFERENCE_LIMIT_S)
         for workload in mine:
-            with shared():
-                with making:
-                    instance = problem.instance(workload, device, seed)
-                    case = Case("ahead", instance.like, (), call_reference(instance.call, instance.like), (), (), ())
-                bench = Workbench(runner, instance, [case], device, 1)
-                bench.write(0, 0)
-            try:
-                for mode in modes:
-                    compile_one(mode, bench)
-            finally:
-                bench.close()
+            fill_one(runner, workload)
+            if device != "cpu":
+                torch.cuda.empty_cache()  # others are judged meanwhile: judge and runners held 32 GB of an H100
 
-    def compile_one(mode: Mode, bench: Workbench) -> None:
+    def fill_one(runner: Runner, workload: Workload) -> None:
+        with shared():
+            with making:
+                instance = problem.instance(workload, device, seed)
+                case = Case("ahead", instance.like, (), call_reference(instance.call, instance.like), (), (), ())
+            bench = Workbench(runner, instance, [case], device, 1)
+            bench.write(0, 0)
+        try:
+            _compile(modes, bench, shared, refused)
+            bench.trim()
+        finally:
+            bench.close()
+
+    with ThreadPoolExecutor(len(runners)) as threads:
+        shares = [workloads[number :: len(runners)] for number in range(len(runners))]
+        for filled in [threads.submit(fill, runner, mine) for runner, mine in zip(runners, shares, strict=True)]:
+            filled.result()
+    return refused
+
+
+def _compile(modes: Sequence[Mode], bench: Workbench, shared: Shared, refused: dict[str, str]) -> None:
+    """Compile what was not refused before for one workload. Raises Fault when the runner is lost."""
+    for mode in modes:
+        if mode.name in refused:
+            continue
         try:
             with shared():
                 bench.construct(mode.name, _REFERENCE_LIMIT_S)
@@ -105,14 +126,15 @@ def compile_ahead(
         except Fault as fault:
             if _lost(fault, bench.runner):
                 raise
-            log.warning(
-                "baseline.not_compiled_ahead", baseline=mode.name, workload=bench.name, reason=fault.reason[:300]
-            )
+            if _compiler_refused(fault):
+                refused[mode.name] = fault.reason
+            told = {"baseline": mode.name, "workload": bench.name, "reason": fault.reason[:300]}
+            log.warning("baseline.not_compiled_ahead", **told)
 
-    with ThreadPoolExecutor(len(runners)) as threads:
-        shares = [workloads[number :: len(runners)] for number in range(len(runners))]
-        for filled in [threads.submit(fill, runner, mine) for runner, mine in zip(runners, shares, strict=True)]:
-            filled.result()
+
+def _compiler_refused(fault: Fault) -> bool:
+    """Whether it would be refused again: not where only memory was short."""
+    return fault.reason.startswith("InductorError") and "memory" not in fault.reason
 
 
 def _lost(fault: Fault, runner: Runner) -> bool:
@@ -163,11 +185,18 @@ class Baselines:
     """The baselines that are raced now, one workbench per workload."""
 
     def __init__(
-        self, exhibits: Exhibits, spawn: Callable[[], Runner], record: Record, *, eager_only: bool = False
+        self,
+        exhibits: Exhibits,
+        spawn: Callable[[], Runner],
+        record: Record,
+        *,
+        eager_only: bool = False,
+        refused: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`spawn`: starts a runner. Raises ReferenceFailed when the reference does not run in one."""
+        """`spawn`: starts a runner. `refused`: baselines that cannot be compiled, and why, as `compile_ahead` found.
+        Raises ReferenceFailed when the reference does not run in a runner."""
         self._exhibits, self._spawn, self._record = exhibits, spawn, record
-        self.missing: dict[str, str] = {}
+        self.missing: dict[str, str] = dict(refused)
         """Baselines that could not be made, and why."""
         self._places: dict[str, _Place] = {}
         source, device = exhibits.problem.outline.source, exhibits.device
@@ -175,7 +204,8 @@ class Baselines:
         self._full = set(record.latency_us) != {exhibit.name for exhibit in exhibits.workloads}
         wanted = {mode.name for mode in modes} if self._full else {*_ALWAYS, *record.fastest()}
         try:
-            self.names = [mode.name for mode in modes if mode.name in wanted and self._make(mode, source)]
+            made = [mode for mode in modes if mode.name in wanted and mode.name not in refused]
+            self.names = [mode.name for mode in made if self._make(mode, source)]
             if TRUSTED not in self.names:
                 raise ReferenceFailed(f"the reference does not run in a runner: {self.missing[TRUSTED]}")
         except BaseException:

@@ -37,6 +37,11 @@ class Compiling:
     at_once: int = max(1, min(_MOST_RUNNERS, (os.cpu_count() or 1) // 4))
     """Runners that compile."""
     _thread: threading.Thread | None = None
+    _refused: tuple[str, dict[str, str]] = ("", {})
+
+    def refused(self, source_hash: str) -> dict[str, str]:
+        """The baselines of a problem that the compiler refused, and why, if it was the last one."""
+        return self._refused[1] if self._refused[0] == source_hash else {}
 
     @property
     def begun(self) -> bool:
@@ -69,7 +74,10 @@ class Compiling:
             for _number in range(min(self.at_once, len(problem.workloads(hardware)))):
                 runners.append(self.processes.baseline_runner(problem.outline.source_hash))
                 runners[-1].turn = self.lease.turn
-            compile_ahead(problem, hardware, self.device, seed, runners, lambda: self.lease.shared(counted=False))
+            refused = compile_ahead(
+                problem, hardware, self.device, seed, runners, lambda: self.lease.shared(counted=False)
+            )
+            self._refused = (problem.outline.source_hash, refused)
         except (Fault, ReferenceFailed, torch.OutOfMemoryError, CudaDriverError) as failure:
             log.warning("baselines.not_compiled_ahead", reason=str(failure)[:300])
         finally:

@@ -53,8 +53,9 @@ from worker.profile.ladder import Profiler
 
 log = structlog.get_logger()
 
-_AHEAD_SHARE = 0.25
-"""Of what judging takes of a GPU's memory: what compiling the baselines takes, on one set of inputs, not 4 to 15."""
+_AHEAD_SHARE = 0.5
+"""Of what judging takes of a GPU's memory: what compiling the baselines takes, on one set of inputs, not 4 to 15. One
+judge and its three runners held 32 GB of an H100 for it, of 52 that judging was to take."""
 _MACHINE = ("device", "cpu", "cores", "torch", "triton")
 """What a baseline's latency depends on beside the problem."""
 
@@ -395,7 +396,8 @@ class Referee:
             lend(runner)
             return runner
 
-        return Baselines(exhibits, spawn, self._record(name), eager_only=self._options.eager_only)
+        eager_only, refused = self._options.eager_only, self._compiling.refused(name)
+        return Baselines(exhibits, spawn, self._record(name), eager_only=eager_only, refused=refused)
 
     def _record(self, name: str) -> Record:
         """What the baselines of a problem took when all of them were raced, if they were."""

@@ -28,7 +28,8 @@ def allow(flags: Sequence[str], *patterns: str) -> tuple[str, ...]:
     allowed = re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
     refused = [flag for flag in flags if not isinstance(flag, str) or not allowed.fullmatch(flag)]
     if refused:
-        raise FlagRefused(f"these compiler flags are not allowed: {' '.join(map(str, refused))[:500]}")
+        hint = ": it is built for the device's own architecture" if any("arch" in str(flag) for flag in refused) else ""
+        raise FlagRefused(f"these compiler flags are not allowed: {' '.join(map(str, refused))[:500]}{hint}")
     if len(flags) > MAX_FLAGS:
         raise FlagRefused(f"{len(flags)} compiler flags; at most {MAX_FLAGS} are allowed")
     return tuple(flags)

@@ -222,7 +222,7 @@ def explained(session: Session) -> dict[str, Any]:
     statement = text(f"EXPLAIN (ANALYZE, FORMAT JSON) {ledger.SQL['claim_next'].text}")
     found = session.execute(
         statement.bindparams(bindparam("queues", type_=ARRAY(Text()))),
-        {"queues": ["cpu", "llm"], "owner": OWNER, "lease_s": 45.0},
+        {"queues": ["cpu", "llm"], "owner": OWNER, "lease_s": 45.0, "kept_s": 3.0},
     )
     plan: dict[str, Any] = found.scalar_one()[0]["Plan"]
     return plan

@@ -88,21 +88,23 @@ class Model""",
 )
 
 
-def test_what_cannot_be_compiled_ahead_leaves_the_rest_of_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_the_compiler_refuses_ahead_is_compiled_no_more(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     processes = Processes(RefereeOptions(tmp_path, "cpu"), on_gpu=False)
     problem, lease = Problem(FAILS_FOR_THE_FIRST, "plain"), DeviceLease(tmp_path / "lease", "cpu")
     baselines = None
     try:
         ahead = processes.baseline_runner("plain")
         ahead.turn = lease.turn
-        compile_ahead(problem, "cpu", "cpu", 3, [ahead], lease.shared)
-        assert "misses 2" in ahead.log(), "the second workload was compiled"
+        refused = compile_ahead(problem, "cpu", "cpu", 3, [ahead], lease.shared)
+        assert "misses 2" not in ahead.log(), "nor for the second workload, which could be"
         ahead.close()
         said = [line for line in capfd.readouterr().out.splitlines() if "baseline.not_compiled_ahead" in line]
         assert len(said) == 1 and "workload=few" in said[0]
         exhibits = Exhibits(problem, "cpu", "cpu", 7)
-        baselines = Baselines(exhibits, lambda: processes.baseline_runner("plain"), Record(tmp_path / "record.json"))
+        record = Record(tmp_path / "record.json")
+        baselines = Baselines(exhibits, lambda: processes.baseline_runner("plain"), record, refused=refused)
         assert baselines.names == ["eager"] and "not NoneType" in baselines.missing["compile"]
+        assert "baseline.failed" not in capfd.readouterr().out, "it is not tried again"
     finally:
         if baselines is not None:
             baselines.close()

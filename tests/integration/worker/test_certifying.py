@@ -12,12 +12,22 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from db import certificates, jobs
+from db import certificates, jobs, ledger
 from db.ledger import Claim, Fenced
 from db.models import Certificate, Job
 from db.vocabulary import WorkKind
 from tests.integration.worker.test_evaluating import SLEEPY, WRONG
-from tests.support.ledger import claim_kind, evaluate, event_types, fresh, make_candidates, make_job, propose, states
+from tests.support.ledger import (
+    OWNER,
+    claim_kind,
+    evaluate,
+    event_types,
+    fresh,
+    make_candidates,
+    make_job,
+    propose,
+    states,
+)
 from worker.advancing import advance
 from worker.certifying import certify
 from worker.heartbeat import CancelRequested
@@ -160,3 +170,26 @@ def test_a_fenced_claim_never_reaches_the_judge(here: Runtime) -> None:
         session.execute(text("UPDATE work SET lease_token = gen_random_uuid() WHERE id = :id"), {"id": claim.id})
     with pytest.raises(Fenced):
         certify(here, claim)
+
+
+def test_who_evaluated_the_champion_certifies_it(here: Runtime) -> None:
+    job, ids = accepted(here, WRONG)
+    with here.sessions.begin() as session:
+        assert ledger.to_be_certified(session, job.id)
+        assert ledger.claim_finalist(session, job.id, OWNER) is None, "nothing is decided"
+    advance_once(here)
+    with here.sessions.begin() as session:
+        assert not ledger.to_be_certified(session, job.id)
+        assert ledger.claim_next(session, ["cpu"], "another") is None
+        assert ledger.claim_finalist(session, job.id, "another") is None
+        found = ledger.claim_finalist(session, job.id, OWNER)
+    assert found is not None and (found.kind, found.candidate_id) == (WorkKind.CERTIFY, ids[0])
+
+
+def test_a_champion_is_not_kept_for_a_worker_that_does_not_come(here: Runtime) -> None:
+    _job, ids = accepted(here, WRONG)
+    advance_once(here)
+    with here.sessions.begin() as session:
+        session.execute(text("UPDATE work SET created_at = now() - interval '4 seconds' WHERE kind = 'certify'"))
+        found = ledger.claim_next(session, ["cpu"], "another")
+    assert found is not None and found.candidate_id == ids[0]

@@ -8,6 +8,7 @@ launched cannot lend its name to one of cuBLAS's.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterable
 from enum import StrEnum
@@ -46,8 +47,10 @@ _GLUE_OPERATORS = re.compile(
 """Operators whose own time (without that of the operators inside) is spent on sizes, memory and views. `contiguous`,
 `clone` and `to` do their work in `copy_`, which is judged by its size."""
 _GLUE_WHEN_TINY = frozenset({"aten::copy_", "aten::cat", "aten::index", "aten::arange"})
-_GLOBAL = re.compile(r"__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(?:\w+\s+)*?void\s+"
-                     r"(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(")  # fmt: skip
+_NESTED = functools.reduce(lambda inside, _level: rf"(?:[^()]++|\({inside}\))*+", range(4), "[^()]*+")
+_BOUNDS = rf"__launch_bounds__\s*\({_NESTED}\)\s*"
+"""With calls among its arguments: `__launch_bounds__(512, blocks(2 * (A < B ? A : half(B))))`."""
+_GLOBAL = re.compile(rf"__global__\s+(?:{_BOUNDS})?(?:\w+\s+)*?void\s+(?:{_BOUNDS})?(\w+)\s*\(")
 
 
 def own_names(source: str, artefacts: Iterable[Path]) -> frozenset[str]:

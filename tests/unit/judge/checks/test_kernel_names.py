@@ -30,6 +30,14 @@ def plain(x): pass
 OWN = own_names(CANDIDATE, [])
 
 
+@pytest.mark.parametrize(
+    "bounds", ["512, 1", "512, blocks(N)", "512, blocks(2 * (N < 4 ? N : half(4)))", "BOUNDS<T, N>"]
+)
+def test_a_kernel_is_known_whatever_its_launch_bounds_call(bounds: str) -> None:
+    kernel = f"template <class T, int N>\n__global__ void __launch_bounds__({bounds}) rows(const T* x) {{}}"
+    assert "rows" in own_names(f"SOURCE = {kernel!r}", [])
+
+
 def test_own_names_are_jit_functions_and_kernels_in_the_sources_text() -> None:
     assert {"fused", "other", "tuned", "scale", "shift"} == OWN
 
