@@ -14,7 +14,7 @@ in `benchmarks/record/proposals/<problem>/`, and answers its questions with them
 (`ask/tell`). The service judges them beside its own seeds and recipes, tunes the best, and certifies the winner; with
 `--tunes 0` it judges and certifies the proposals alone. `--out` gets a file for each job: the winner with its report,
 its source and its certificate, every baseline of every workload, and the verdict on every candidate. Exit code 75:
-the time was up; 1: a job found no certified kernel.
+the time was up, or the machine failed a job: run it again; 1: a job found no certified kernel.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ LONGEST_JOB_S: Final = 1500.0
 """In one slice: whatever takes longer is given up."""
 _LIFE_S: Final = 7 * 24 * 3600.0
 """Of a job through all slices, days apart perhaps."""
+_TIME_UP, _MACHINE_FAILED = "the time was up", "the machine failed"
 _MARK: Final = "benchmark:record"
 _PAGE: Final = 200
 UNFINISHED_JOBS: Final = "unfinished"
@@ -58,7 +59,8 @@ def run(entries: Sequence[Entry], hardware: str, options: argparse.Namespace) ->
     left = Left(
         f"{entry.problem} {entry.language}: {why}" for entry, why in zip(todo, done, strict=True) if why is not None
     )
-    left.status = UNFINISHED if any("time" in line for line in left) else 1
+    again = any(why in line for line in left for why in (_TIME_UP, _MACHINE_FAILED))
+    left.status = UNFINISHED if again else 1
     return left
 
 
@@ -70,19 +72,22 @@ def jobs_at_once(hardware: str, evaluators: int) -> int:
 def _one(url: str, home: Path, entry: Entry, hardware: str, options: argparse.Namespace, deadline: float) -> str | None:
     """Run a job and store what came of it; what is missing, or None."""
     if time.monotonic() > deadline:
-        return "the time was up before it began"
+        return f"{_TIME_UP} before it began"
     began = time.monotonic()
     body = _body(entry, hardware, options)
     with Client(url) as client:
-        job = open_job(client, body) or client.submit(body)
+        job = earlier_job(client, body) or client.submit(body)
         proposals = untold(client, job["id"], entry.proposals)
         ended = answer(client, job["id"], proposals, min(deadline, began + LONGEST_JOB_S))
         if ended["state"] not in TERMINAL_STATES:
             _keep(options.out / UNFINISHED_JOBS / entry.file, collect(client, ended, time.monotonic() - began))
             if time.monotonic() < deadline:
                 client.cancel(job["id"], reason="it took too long")
-            return "the time was up"  # the next slice goes on with it, where the home is kept
+            return _TIME_UP  # the next slice goes on with it, where the home is kept
         found = collect(client, ended, time.monotonic() - began)
+    if machine_failed(found):
+        _keep(options.out / UNFINISHED_JOBS / entry.file, found)
+        return f"{_MACHINE_FAILED}: run it again"
     _dump(home, job["id"], options.out / f"{entry.problem}.{hardware}.{entry.language}.gz")
     _keep(options.out / entry.file, found)
     sys.stdout.write(f"{_line(entry, found)}\n")
@@ -116,10 +121,18 @@ def _body(entry: Entry, hardware: str, options: argparse.Namespace) -> dict[str,
     return body | {"labels": {key: value, "asked": hashlib.sha256(asked.encode()).hexdigest()[:16]}}
 
 
-def open_job(client: Client, body: dict[str, Any]) -> Any:
-    """The job of an earlier slice that was asked for the same and has not ended, or None."""
+def earlier_job(client: Client, body: dict[str, Any]) -> Any:
+    """The job of an earlier slice that was asked for the same, if it goes on or has ended with a kernel, or None. One
+    may end after its slice was killed, or while the service ends."""
     found = client.jobs(label=[f"{key}:{value}" for key, value in body["labels"].items()])["data"]
-    return next((job for job in found if job["state"] not in TERMINAL_STATES), None)
+    going_on = [job for job in found if job["state"] not in TERMINAL_STATES]
+    return next(iter(going_on + [job for job in found if job["best"] is not None]), None)
+
+
+def machine_failed(found: dict[str, Any]) -> bool:
+    """Whether nothing was learnt of any kernel: each was given back by the judge, as where a device is full."""
+    verdicts = {each["verdict"] for each in found["candidates"]}
+    return found["best"] is None and verdicts <= {None, "infra_error"}
 
 
 def untold(client: Client, job_id: str, proposals: Sequence[Proposal]) -> list[Proposal]:

@@ -13,7 +13,7 @@ from benchmarks.record.agent import answer
 from benchmarks.record.figures import suite_of
 from benchmarks.record.plan import PROPOSALS, Entry, Proposal, language_of, plan
 from benchmarks.record.results import read_results
-from benchmarks.record.run import _body, end_others, jobs_at_once, open_job, panel, untold
+from benchmarks.record.run import _body, earlier_job, end_others, jobs_at_once, machine_failed, panel, untold
 from benchmarks.record.tables import NAME, summary, write_tables
 from cli.client import NotFound
 from problems.catalog import bundled
@@ -96,16 +96,24 @@ class Left:
     """What an earlier slice has left of two jobs; one of them was told a kernel."""
 
     def __init__(self, asked: str) -> None:
-        self._jobs = [
-            {"id": "job_ended", "state": "succeeded", "labels": {"benchmark": "record", "asked": asked}},
-            {"id": "job_open", "state": "running", "labels": {"benchmark": "record", "asked": asked}},
-            {"id": "job_other", "state": "running", "labels": {"benchmark": "record", "asked": "something else"}},
+        self._jobs: list[dict[str, Any]] = [
+            {"id": "job_failed", "state": "failed", "best": None},
+            {"id": "job_ended", "state": "succeeded", "best": {"candidate_id": "c"}},
+            {"id": "job_open", "state": "running", "best": None},
         ]
+        for job in self._jobs:
+            job["labels"] = {"benchmark": "record", "asked": asked}
+        other = {"benchmark": "record", "asked": "something else"}
+        self._jobs.append({"id": "job_other", "state": "running", "best": None, "labels": other})
         self.cancelled: list[str] = []
+
+    def end(self) -> None:
+        """The open job has ended without a kernel."""
+        self._jobs[2]["state"] = "failed"
 
     def jobs(self, *, label: str | list[str], **_: Any) -> dict[str, Any]:
         wanted = dict(each.split(":") for each in ([label] if isinstance(label, str) else label))
-        return {"data": [job for job in self._jobs if wanted.items() <= job["labels"].items()]}  # type: ignore[attr-defined]
+        return {"data": [job for job in self._jobs if wanted.items() <= job["labels"].items()]}
 
     def candidates(self, _id: str) -> dict[str, Any]:
         return {"data": [{"id": "told"}, {"id": "asked_for"}]}
@@ -126,11 +134,22 @@ def test_a_slice_goes_on_with_the_jobs_of_the_one_before_that_were_asked_for_the
     assert body == _body(Entry("softmax", "triton", kernels), "nvidia-h200", options)
     other = _body(Entry("softmax", "triton", kernels[:1]), "nvidia-h200", options)
     left: Any = Left(body["labels"]["asked"])
-    assert open_job(left, body)["id"] == "job_open"
-    assert open_job(left, other) is None, "the kernels are not the same"
+    assert earlier_job(left, body)["id"] == "job_open"
+    assert earlier_job(left, other) is None, "the kernels are not the same"
     assert [kernel.name for kernel in untold(left, "job_open", kernels)] == ["b"]
     end_others(left, [body])
     assert left.cancelled == ["job_other"]
+    left.end()
+    assert earlier_job(left, body)["id"] == "job_ended", "it ended after its slice did"
+
+
+def test_a_job_that_the_machine_failed_is_run_again_later() -> None:
+    def found(*verdicts: str | None, best: object = None) -> dict[str, Any]:
+        return {"best": best, "candidates": [{"verdict": verdict} for verdict in verdicts]}
+
+    assert machine_failed(found("infra_error")) and machine_failed(found(None))
+    assert not machine_failed(found("incorrect", "infra_error"))
+    assert not machine_failed(found("ok", "infra_error", best={}))
 
 
 def test_each_device_has_as_many_jobs_as_evaluators(monkeypatch: pytest.MonkeyPatch) -> None:

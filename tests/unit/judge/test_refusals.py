@@ -67,6 +67,17 @@ class TestForward:
         with pytest.raises(ReferenceFailed, match=message):
             call_reference(instance_of(given).model, (torch.rand(64, 8),))
 
+    @pytest.mark.parametrize("full", [torch.OutOfMemoryError("of 3 GiB"), RuntimeError("CUDA error: out of memory")])
+    @pytest.mark.parametrize(("its_own", "found"), [(96, ReferenceFailed), (50, torch.OutOfMemoryError)])
+    def test_a_device_that_others_fill_is_no_fault_of_the_problem(
+        self, monkeypatch: pytest.MonkeyPatch, full: Exception, its_own: int, found: type[Exception]
+    ) -> None:
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (0, 100))
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: its_own)
+        with pytest.raises(found, match="forward failed: "), blame("forward failed"):
+            raise full
+
     def test_the_network_stays_open_to_the_judge_itself(self) -> None:
         with pytest.raises(ReferenceFailed, match="network"), blame("test"):
             _resolve()

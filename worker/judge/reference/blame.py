@@ -97,7 +97,7 @@ def _is_full(failure: BaseException) -> bool:
 
 def _crowded() -> bool:
     """Whether others hold so much of the device's memory that there may be room later."""
-    if not torch.cuda.is_initialized():
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return False
     free, total = torch.cuda.mem_get_info()
     return total - free - torch.cuda.memory_reserved() > _CROWDED_SHARE * total
