@@ -23,7 +23,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -64,6 +64,16 @@ class Mode:
     """The class of the problem's file."""
 
 
+@dataclass(slots=True)
+class Ahead:
+    """What came of compiling ahead."""
+
+    refused: dict[str, str] = field(default_factory=dict)
+    """Baselines that the compiler refused, and why."""
+    whole: bool = True
+    """Whether all others are compiled."""
+
+
 def compile_ahead(
     problem: Problem,
     hardware: str,
@@ -71,17 +81,17 @@ def compile_ahead(
     seed: int,
     runners: Sequence[Runner],
     shared: Shared,
-) -> dict[str, str]:
+) -> Ahead:
     """Fill the compile cache of a problem's baselines in `runners`, with one set of inputs of each workload.
 
     A judge that compiles only when it needs the baselines holds the inputs, truths and arenas of all workloads
     meanwhile: 60 to 100 s in which others wait for a GPU's memory. The device is used in turns of the runners, and
     `shared` to prepare them. Each runner compiles for its share of the workloads, on one core: of 16, judges that had
-    one each kept three busy. Returns the baselines that the compiler refused for a workload, and why: they will be none
-    for the others either, and are compiled no more (on an H100 refusals came after 10 to 25 s each, 20 of them for one
-    problem). Raises Fault, ReferenceFailed, and what torch raises when a device's memory is full.
+    one each kept three busy. A baseline that the compiler refuses for one workload is none for the others either, and
+    compiled no more: on an H100 refusals came after 10 to 25 s each, 20 of them for one problem. Raises Fault,
+    ReferenceFailed, and what torch raises when a device's memory is full.
     """
-    refused: dict[str, str] = {}
+    ahead = Ahead()
     modes = [mode for mode in _modes(device, problem.spec) if mode.compile_mode is not None]
     workloads = problem.workloads(hardware)
     making = threading.Lock()  # of inputs: torch's random numbers are one process's
@@ -102,7 +112,7 @@ def compile_ahead(
             bench = Workbench(runner, instance, [case], device, 1)
             bench.write(0, 0)
         try:
-            _compile(modes, bench, shared, refused)
+            _compile(modes, bench, shared, ahead)
             bench.trim()
         finally:
             bench.close()
@@ -111,13 +121,13 @@ def compile_ahead(
         shares = [workloads[number :: len(runners)] for number in range(len(runners))]
         for filled in [threads.submit(fill, runner, mine) for runner, mine in zip(runners, shares, strict=True)]:
             filled.result()
-    return refused
+    return ahead
 
 
-def _compile(modes: Sequence[Mode], bench: Workbench, shared: Shared, refused: dict[str, str]) -> None:
+def _compile(modes: Sequence[Mode], bench: Workbench, shared: Shared, ahead: Ahead) -> None:
     """Compile what was not refused before for one workload. Raises Fault when the runner is lost."""
     for mode in modes:
-        if mode.name in refused:
+        if mode.name in ahead.refused:
             continue
         try:
             with shared():
@@ -127,7 +137,9 @@ def _compile(modes: Sequence[Mode], bench: Workbench, shared: Shared, refused: d
             if _lost(fault, bench.runner):
                 raise
             if _compiler_refused(fault):
-                refused[mode.name] = fault.reason
+                ahead.refused[mode.name] = fault.reason
+            else:
+                ahead.whole = False
             told = {"baseline": mode.name, "workload": bench.name, "reason": fault.reason[:300]}
             log.warning("baseline.not_compiled_ahead", **told)
 
@@ -193,7 +205,7 @@ class Baselines:
         eager_only: bool = False,
         refused: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`spawn`: starts a runner. `refused`: baselines that cannot be compiled, and why, as `compile_ahead` found.
+        """`spawn`: starts a runner. `refused`: baselines that cannot be compiled, and why (`Ahead`).
         Raises ReferenceFailed when the reference does not run in a runner."""
         self._exhibits, self._spawn, self._record = exhibits, spawn, record
         self.missing: dict[str, str] = dict(refused)

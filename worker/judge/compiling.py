@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import structlog
 import torch
@@ -21,7 +23,7 @@ from worker.runner.memory import CudaDriverError
 
 log = structlog.get_logger()
 
-_MOST_RUNNERS = 3
+_MOST_RUNNERS = 5
 """Each has a context of 0.5 GB on a GPU, and up to 3 GB of the machine's memory."""
 
 
@@ -34,14 +36,22 @@ class Compiling:
     device: str
     take_room: Callable[[Problem, str], None]
     """Waits until a GPU's memory has room for it."""
-    at_once: int = max(1, min(_MOST_RUNNERS, (os.cpu_count() or 1) // 4))
+    note: Callable[[str], Path]
+    """The file that says, by a problem's source hash, that it was done on this machine, and what was refused: where a
+    finalist came to another judge it was all done again, 15 to 60 s with everything in the caches (H100)."""
+    at_once: int = max(1, min(_MOST_RUNNERS, (os.cpu_count() or 1) // 5))
     """Runners that compile."""
     _thread: threading.Thread | None = None
-    _refused: tuple[str, dict[str, str]] = ("", {})
+
+    def done(self, problem: Problem) -> bool:
+        """Whether it was done before on this machine, by any judge of this home."""
+        return self.note(problem.outline.source_hash).exists()
 
     def refused(self, source_hash: str) -> dict[str, str]:
-        """The baselines of a problem that the compiler refused, and why, if it was the last one."""
-        return self._refused[1] if self._refused[0] == source_hash else {}
+        """The baselines of a problem that the compiler refused, and why."""
+        note = self.note(source_hash)
+        found: dict[str, str] = json.loads(note.read_text()) if note.exists() else {}
+        return found
 
     @property
     def begun(self) -> bool:
@@ -74,13 +84,19 @@ class Compiling:
             for _number in range(min(self.at_once, len(problem.workloads(hardware)))):
                 runners.append(self.processes.baseline_runner(problem.outline.source_hash))
                 runners[-1].turn = self.lease.turn
-            refused = compile_ahead(
+            ahead = compile_ahead(
                 problem, hardware, self.device, seed, runners, lambda: self.lease.shared(counted=False)
             )
-            self._refused = (problem.outline.source_hash, refused)
+            if ahead.whole:
+                self._keep(self.note(problem.outline.source_hash), ahead.refused)
         except (Fault, ReferenceFailed, torch.OutOfMemoryError, CudaDriverError) as failure:
             log.warning("baselines.not_compiled_ahead", reason=str(failure)[:300])
         finally:
             for runner in runners:
                 runner.close()
         log.info("baselines.compiled_ahead", problem=problem.outline.name, wall_s=round(time.monotonic() - began, 1))
+
+    def _keep(self, note: Path, refused: dict[str, str]) -> None:
+        partial = note.with_suffix(f".{os.getpid()}.part")
+        partial.write_text(json.dumps(refused))
+        partial.replace(note)

@@ -14,6 +14,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -77,6 +78,7 @@ class Referee:
             self._lease,
             self.device,
             lambda problem, hardware: self._take_room(problem, hardware, _AHEAD_SHARE),
+            lambda name: self._kept(name, ".ahead"),
         )
         self._exhibits: Exhibits | None = None
         self._baselines: Baselines | None = None
@@ -401,8 +403,11 @@ class Referee:
 
     def _record(self, name: str) -> Record:
         """What the baselines of a problem took when all of them were raced, if they were."""
-        folder, suffix = self.processes.compile_cache(name).parent, ".eager" if self._options.eager_only else ""
-        return Record(folder / f"{name}.{self._machine()}{suffix}.json")
+        return Record(self._kept(name, ".eager" if self._options.eager_only else ""))
+
+    def _kept(self, name: str, suffix: str) -> Path:
+        """A file about the baselines of a problem on this machine."""
+        return self.processes.compile_cache(name).parent / f"{name}.{self._machine()}{suffix}.json"
 
     def _prepare(self, request: EvaluationRequest, seed: int) -> Exhibits:
         problem = Problem(request.problem_source, request.problem_name)
@@ -417,7 +422,8 @@ class Referee:
     def _compile_ahead(self, problem: Problem, hardware: str) -> None:
         """Have the baselines compiled, where they never were, while this judge holds little of the device's memory."""
         compiled = self._on_gpu and not self._options.eager_only
-        if compiled and not self._record(problem.outline.source_hash).latency_us:
+        known = self._compiling.done(problem) or self._record(problem.outline.source_hash).latency_us
+        if compiled and not known:
             self._compiling.begin(problem, hardware, self._seed)
 
     def _take_room(self, problem: Problem, hardware: str, share: float = 1.0) -> None:

@@ -95,14 +95,15 @@ def test_what_the_compiler_refuses_ahead_is_compiled_no_more(tmp_path: Path, cap
     try:
         ahead = processes.baseline_runner("plain")
         ahead.turn = lease.turn
-        refused = compile_ahead(problem, "cpu", "cpu", 3, [ahead], lease.shared)
+        found = compile_ahead(problem, "cpu", "cpu", 3, [ahead], lease.shared)
+        assert found.whole, "what can be compiled is"
         assert "misses 2" not in ahead.log(), "nor for the second workload, which could be"
         ahead.close()
         said = [line for line in capfd.readouterr().out.splitlines() if "baseline.not_compiled_ahead" in line]
         assert len(said) == 1 and "workload=few" in said[0]
         exhibits = Exhibits(problem, "cpu", "cpu", 7)
         record = Record(tmp_path / "record.json")
-        baselines = Baselines(exhibits, lambda: processes.baseline_runner("plain"), record, refused=refused)
+        baselines = Baselines(exhibits, lambda: processes.baseline_runner("plain"), record, refused=found.refused)
         assert baselines.names == ["eager"] and "not NoneType" in baselines.missing["compile"]
         assert "baseline.failed" not in capfd.readouterr().out, "it is not tried again"
     finally:
@@ -143,27 +144,30 @@ def test_what_was_compiled_ahead_is_not_compiled_again(tmp_path: Path) -> None:
 
 def test_baselines_are_compiled_in_a_thread_and_what_fails_there_costs_nothing(tmp_path: Path) -> None:
     processes = Processes(RefereeOptions(tmp_path, "cpu"), on_gpu=False)
-    lease, told = DeviceLease(tmp_path / "lease", "cpu"), []
+    lease, told, plain = DeviceLease(tmp_path / "lease", "cpu"), [], Problem(PLAIN, "plain")
 
     def room(problem: Problem, hardware: str) -> None:
         told.append((problem.outline.name, hardware))
 
-    compiling = Compiling(processes, lease, "cpu", room, at_once=2)
+    compiling = Compiling(processes, lease, "cpu", room, lambda name: tmp_path / f"{name}.json", at_once=2)
     baselines = None
     try:
         assert not compiling.wait(), "nothing was begun"
         with lease.exclusive():
-            compiling.begin(Problem(PLAIN, "plain"), "cpu", 3)
+            compiling.begin(plain, "cpu", 3)
+            assert not compiling.done(plain)
             assert compiling.begun and compiling.busy, "it waits for its first turn at least"
         assert compiling.wait() and not compiling.begun
+        assert compiling.done(plain) and compiling.refused(plain.outline.source_hash) == {}
         assert told == [("plain", "cpu")], "room was taken"
-        exhibits = Exhibits(Problem(PLAIN, "plain"), "cpu", "cpu", 7)
+        exhibits = Exhibits(plain, "cpu", "cpu", 7)
         name = exhibits.problem.outline.source_hash
         baselines = Baselines(exhibits, lambda: processes.baseline_runner(name), Record(tmp_path / "record.json"))
         assert any("hits 2 misses 0" in each.log() for each in baselines.runners)
 
-        compiling.begin(Problem(PLAIN.replace("torch.softmax(x, dim=-1)", "x.none()"), "broken"), "cpu", 3)
-        assert compiling.wait()
+        broken = Problem(PLAIN.replace("torch.softmax(x, dim=-1)", "x.none()"), "broken")
+        compiling.begin(broken, "cpu", 3)
+        assert compiling.wait() and not compiling.done(broken)
     finally:
         if baselines is not None:
             baselines.close()
