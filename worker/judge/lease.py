@@ -57,6 +57,8 @@ class DeviceLease:
         self._phases, self._rhythm = Phases(folder / f"{device_name}.phase"), rhythm
         self._since_ns = time.time_ns()
         self._held = _Held()
+        self.waited_s = {"shared": 0.0, "alone": 0.0}
+        """For how long this process waited to have the device so, of all its threads together."""
 
     def begin(self) -> None:
         """Work begins that the device will be wanted for: whoever began earlier goes first."""
@@ -136,10 +138,18 @@ class DeviceLease:
         return time.monotonic()
 
     def _seize(self, file: IO[str], queue: Queue, key: str, due: Callable[[], bool]) -> None:
-        with queue.waiting(key) as first:
+        with self._waiting("alone"), queue.waiting(key) as first:
             while not (first() and due() and not self._must_share() and _locked(file, fcntl.LOCK_EX)):
                 time.sleep(_POLL_S)
             self._phases.seized(anew=self._unwanted())
+
+    @contextmanager
+    def _waiting(self, how: str) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.waited_s[how] += time.monotonic() - began
 
     def _release(self, file: IO[str], *, timed: bool = False) -> None:
         self._phases.left(timed=timed)
@@ -161,7 +171,7 @@ class DeviceLease:
 
     def _join(self, file: IO[str]) -> None:
         """Lock an open lock file together with others."""
-        with self._joining.waiting("0"):
+        with self._waiting("shared"), self._joining.waiting("0"):
             while not (self._may_join() and _locked(file, fcntl.LOCK_SH)):
                 time.sleep(_POLL_S)
             self._phases.joined()

@@ -197,7 +197,7 @@ class Referee:
         code: CodeReader | None = None,
     ) -> Evaluation:
         self.rest()
-        started, held = time.monotonic(), self._lease.held_s
+        started, held, waited_s = time.monotonic(), self._lease.held_s, dict(self._lease.waited_s)
         evaluation = Evaluation(request.candidate_id)
         try:
             intake(request.candidate_source)
@@ -218,6 +218,7 @@ class Referee:
             speedup=evaluation.speedup,
             wall_s=round(evaluation.wall_s, 2),
             stages_s={name: round(took_s, 1) for name, took_s in evaluation.stages_s.items()},
+            waited_s={how: round(now_s - waited_s[how], 1) for how, now_s in self._lease.waited_s.items()},
         )
         return evaluation
 
@@ -293,7 +294,8 @@ class Referee:
     def _time(self, trial: Trial, *, against_all: bool = True) -> list[Timings]:
         """Every workload against its baselines (or eager alone), alone on the device."""
         self._trim()
-        baselines = self.baselines_of(trial.exhibits)
+        with trial.evaluation.stage("baselines"):
+            baselines = self.baselines_of(trial.exhibits)
         trial.evaluation.environment = {"baselines_missing": baselines.missing}
         pace = self._pace.shared_by(len(trial.exhibits.workloads))
         timings = []
@@ -416,8 +418,12 @@ class Referee:
             self._compiling.wait()
         self._trim()
         self._take_room(problem, request.hardware)
+        began, waited_s = time.monotonic(), self._lease.waited_s["shared"]
         with self._lease.shared() as pause:
-            return Exhibits(problem, request.hardware if self._on_gpu else "cpu", self.device, seed, pause)
+            exhibits = Exhibits(problem, request.hardware if self._on_gpu else "cpu", self.device, seed, pause)
+        took = {"wall_s": time.monotonic() - began, "waited_s": self._lease.waited_s["shared"] - waited_s}
+        log.info("problem.prepared", problem=request.problem_name, **{name: round(s, 1) for name, s in took.items()})
+        return exhibits
 
     def _compile_ahead(self, problem: Problem, hardware: str) -> None:
         """Have the baselines compiled, where they never were, while this judge holds little of the device's memory."""

@@ -86,8 +86,8 @@ class Evaluation:
     environment: dict[str, Any] = field(default_factory=dict)
     profile: dict[str, Any] = field(default_factory=dict)
     stages_s: dict[str, float] = field(default_factory=dict)
-    """Where the time went: load (with builds), verify, provenance, time, profile, code; not waiting for the lease, but
-    timings of other judges that went first count."""
+    """Where the time went: load (with builds), verify, provenance, baselines (made for a problem's first candidate),
+    time, profile, code; not waiting for the lease, but timings of other judges that went first count."""
     phases: list[Phase] = field(default_factory=list)
     """The stages, and the life of the runner's process; workers do not store it."""
     build_s: float = 0.0
