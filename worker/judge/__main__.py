@@ -99,6 +99,7 @@ def _answer(referee: Referee, request: dict[str, Any]) -> dict[str, Any]:
     except SandboxTooWeak as weak:
         return {"infra_error": str(weak)}
     except (torch.OutOfMemoryError, CudaDriverError) as full:
+        referee.fell_short()
         return {"infra_error": f"the device has no memory left for this problem: {full}"}
     except Fault as fault:  # a fault outside a candidate's own judgement: the baselines' runner, the zygote
         return {"infra_error": f"{fault.reason}\n{fault.log[-2000:]}"}

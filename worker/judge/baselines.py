@@ -204,9 +204,13 @@ class Baselines:
         *,
         eager_only: bool = False,
         refused: Mapping[str, str] = MappingProxyType({}),
+        crowded_out: Callable[[Fault], bool] = lambda _fault: False,
     ) -> None:
-        """`spawn`: starts a runner. `refused`: baselines that cannot be compiled, and why (`Ahead`).
-        Raises ReferenceFailed when the reference does not run in a runner."""
+        """`spawn`: starts a runner. `refused`: baselines that cannot be compiled, and why (`Ahead`). `crowded_out`:
+        whether a fault is that others filled the device, since a panel without that baseline would flatter candidates.
+
+        Raises ReferenceFailed when the reference does not run in a runner, Fault when one is lost or crowded out."""
+        self._crowded_out = crowded_out
         self._exhibits, self._spawn, self._record = exhibits, spawn, record
         self.missing: dict[str, str] = dict(refused)
         """Baselines that could not be made, and why."""
@@ -272,7 +276,7 @@ class Baselines:
         except Fault as fault:
             self.missing[mode.name] = fault.reason
             log.warning("baseline.failed", baseline=mode.name, reason=fault.reason)
-            if _lost(fault, place.runner):
+            if _lost(fault, place.runner) or self._crowded_out(fault):
                 raise
             if place is not self._places.get(TRUSTED):  # a library that is not here would hold a process
                 self._places.pop(mode.name).close()

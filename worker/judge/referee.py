@@ -39,7 +39,7 @@ from worker.judge.reference import admission
 from worker.judge.reference.footprint import memory_bytes
 from worker.judge.reference.problem import Problem
 from worker.judge.report import Evaluation, EvaluationRequest
-from worker.judge.room import Room
+from worker.judge.room import Room, Shortfall
 from worker.judge.runners.bench import Contender, Workbench
 from worker.judge.runners.processes import Processes, RefereeOptions
 from worker.judge.runners.sessions import LOG_BYTES, Runner
@@ -80,6 +80,7 @@ class Referee:
             lambda problem, hardware: self._take_room(problem, hardware, _AHEAD_SHARE),
             lambda name: self._kept(name, ".ahead"),
         )
+        self._shortfall: Shortfall | None = None
         self._exhibits: Exhibits | None = None
         self._baselines: Baselines | None = None
         self._training: Training | None = None
@@ -208,6 +209,9 @@ class Referee:
         except Fault as fault:
             evaluation.verdict, evaluation.reason = fault.verdict, fault.reason
             evaluation.log = fault.log[-LOG_BYTES:]
+            if self._is_crowded_out(fault):
+                evaluation.verdict = Verdict.INFRA_ERROR
+                self.fell_short()
         evaluation.environment |= environment.describe(self.device, self.processes.level)
         evaluation.wall_s = time.monotonic() - started
         evaluation.gpu_s = self._lease.held_s - held
@@ -400,8 +404,14 @@ class Referee:
             lend(runner)
             return runner
 
-        eager_only, refused = self._options.eager_only, self._compiling.refused(name)
-        return Baselines(exhibits, spawn, self._record(name), eager_only=eager_only, refused=refused)
+        return Baselines(
+            exhibits,
+            spawn,
+            self._record(name),
+            eager_only=self._options.eager_only,
+            refused=self._compiling.refused(name),
+            crowded_out=self._is_crowded_out,
+        )
 
     def _record(self, name: str) -> Record:
         """What the baselines of a problem took when all of them were raced, if they were."""
@@ -435,9 +445,20 @@ class Referee:
     def _take_room(self, problem: Problem, hardware: str, share: float = 1.0) -> None:
         """Wait until the device's memory has room for this problem, or for so much of it."""
         if self._room is not None:
-            compiled = not self._options.eager_only
+            compiled, name = not self._options.eager_only, problem.outline.source_hash
             kept, passing = expected_bytes(problem, hardware, self.device, compiled=compiled)
+            self._shortfall = Shortfall(self._kept(name, ".room"))
+            share *= self._shortfall.times
             self._room.take(int(share * kept), int(share * passing))
+
+    def fell_short(self) -> None:
+        """The device was full though there was to be room: this problem asks for more from now on."""
+        if self._shortfall is not None:
+            self._shortfall.note()
+
+    def _is_crowded_out(self, fault: Fault) -> bool:
+        """Whether memory was short where others have a part of it: no fault of a candidate's or a baseline's own."""
+        return "out of memory" in fault.reason and self._room is not None and self._room.crowded
 
     def _again(self, request: EvaluationRequest) -> Evaluation:
         """A second judgement that shares nothing with the first but the device: new seeds, parameters and processes."""

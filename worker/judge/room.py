@@ -30,6 +30,8 @@ _SHARE = 1.1
 on an H200), but four to six at a time 0.3 to 0.75 times the sum of it: they are seldom at their largest together. With
 1.25 the 79 GiB of an H100, where three had room, were full eleven times in ten minutes."""
 _PASSING_AT_ONCE = 2
+_MORE_TIMES, _MOST_TIMES = 1.5, 4.0
+"""What a problem for which it was too little asks for the next time, each time."""
 _PATIENCE_S = 300.0
 """Whoever waits for longer is let in after the next answer, even if this judge has more to do. With one minute a
 finalist that had just been judged waited up to 167 s to be prepared once more for its certificate."""
@@ -100,6 +102,12 @@ class Room:
             held = any(entry.held for entry in entries if self._is_mine(entry))
             return held and any(not entry.held and time.time() - entry.since > patience_s for entry in entries)
 
+    @property
+    def crowded(self) -> bool:
+        """Whether another judge has a part of the device's memory."""
+        with self._entries() as entries:
+            return any(entry.held for entry in self._others(entries))
+
     def _let_in(self) -> bool:
         """Have what this process waits for, if it is its turn and there is room."""
         with self._entries() as entries:
@@ -132,6 +140,24 @@ class Room:
                 partial = kept.with_suffix(".part")  # whoever is killed while writing leaves the old one
                 partial.write_text(json.dumps([asdict(entry) for entry in entries]))
                 partial.replace(kept)
+
+
+class Shortfall:
+    """By how much a problem needs more room than expected; kept on disk, for all judges of a machine."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @property
+    def times(self) -> float:
+        """What is to be asked for, in terms of what is expected."""
+        return float(json.loads(self._path.read_text())) if self._path.exists() else 1.0
+
+    def note(self) -> None:
+        """It was not enough."""
+        partial = self._path.with_suffix(f".{os.getpid()}.part")
+        partial.write_text(json.dumps(min(_MOST_TIMES, _MORE_TIMES * self.times)))
+        partial.replace(self._path)
 
 
 def _taken(entries: Sequence[_Entry]) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from worker.judge import room
-from worker.judge.room import Room
+from worker.judge.room import Room, Shortfall
 
 TOTAL = 100 << 30
 """What may be promised."""
@@ -174,3 +174,25 @@ def wait_until(true: Callable[[], bool], limit_s: float = 20.0) -> None:
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_a_judge_knows_whether_others_have_a_part(mine: Room, tmp_path: Path) -> None:
+    mine.take(60 << 30)
+    assert not mine.crowded
+    guest = Other(tmp_path, 30 << 30)
+    try:
+        assert guest.says() == "in" and mine.crowded
+        guest.leave()
+        assert guest.says() == "out" and not mine.crowded
+    finally:
+        guest.kill()
+
+
+def test_a_problem_asks_for_more_each_time_that_it_was_not_enough(tmp_path: Path) -> None:
+    shortfall = Shortfall(tmp_path / "problem.room.json")
+    assert shortfall.times == 1.0
+    shortfall.note()
+    assert Shortfall(tmp_path / "problem.room.json").times == 1.5
+    for _again in range(5):
+        shortfall.note()
+    assert shortfall.times == 4.0, "a candidate that fills the device on purpose keeps others out no longer than that"
