@@ -1,7 +1,8 @@
 """Four optimisers in a few lines each, on fp32 master weights.
 
 Short ones of our own: what is compared are runs that differ in one gradient, so every operation of an update should be
-in sight, and torch.optim brings Dynamo with it, 2 s to import.
+in sight, and torch.optim brings Dynamo with it, 2 s to import. All weights at once where that is the same arithmetic:
+of some 550 operations that the host issued for a step of the micro model, a fifth were one weight's part of an update.
 """
 
 from __future__ import annotations
@@ -31,11 +32,10 @@ class Sgd(Optimiser):
     def step(self, weights: list[torch.Tensor], gradients: list[torch.Tensor]) -> None:
         if self.momentum:
             self._velocity = self._velocity or [torch.zeros_like(weight) for weight in weights]
-            for velocity, gradient in zip(self._velocity, gradients, strict=True):
-                velocity.mul_(self.momentum).add_(gradient)
+            torch._foreach_mul_(self._velocity, self.momentum)
+            torch._foreach_add_(self._velocity, gradients)
             gradients = self._velocity
-        for weight, gradient in zip(weights, gradients, strict=True):
-            weight.sub_(gradient, alpha=self.rate)
+        torch._foreach_sub_(weights, gradients, alpha=self.rate)
 
 
 @dataclass(slots=True)
@@ -57,11 +57,14 @@ class AdamW(Optimiser):
         self._steps += 1
         size = self.rate / (1 - self.beta1**self._steps)
         correction = (1 - self.beta2**self._steps) ** 0.5
-        for weight, gradient, mean, square in zip(weights, gradients, self._means, self._squares, strict=True):
-            mean.lerp_(gradient, 1 - self.beta1)
-            square.mul_(self.beta2).addcmul_(gradient, gradient, value=1 - self.beta2)
-            weight.mul_(1 - self.rate * self.decay)
-            weight.addcdiv_(mean, (square.sqrt() / correction).add_(1e-8), value=-size)
+        torch._foreach_lerp_(self._means, gradients, 1 - self.beta1)
+        torch._foreach_mul_(self._squares, self.beta2)
+        torch._foreach_addcmul_(self._squares, gradients, gradients, value=1 - self.beta2)
+        torch._foreach_mul_(weights, 1 - self.rate * self.decay)
+        roots = torch._foreach_sqrt(self._squares)
+        torch._foreach_div_(roots, correction)
+        torch._foreach_add_(roots, 1e-8)
+        torch._foreach_addcdiv_(weights, self._means, roots, value=-size)
 
 
 @dataclass(slots=True)

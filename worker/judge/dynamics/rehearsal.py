@@ -45,7 +45,7 @@ class Rehearsal:
         pause: Callable[[], None] = lambda: None,
     ) -> None:
         """Trains the honest variants, 50 to 120 s on a GPU of which it is busy for a fifth. `steps`: how many; None
-        chooses as many as fit the device's time budget. `pause` is called after each, to let others have the device."""
+        chooses as many as fit the device's time budget. `pause` is called now and then: others may have the device."""
         self.seat, self.seed, self._clock = seat, seed, clock
         self._device = seat.outputs[0].device
         self.start: Weights = initial_weights(seat.shape, self._generator(seed))
@@ -101,6 +101,7 @@ class Rehearsal:
         for batch in self.batches():
             started = self._clock()
             training.step(batch)
+            training.settle()
             step_s = max(self._clock() - started, 1e-4)
         runs = (null_runs + 1) * len(OPTIMISERS)
         fewest, most = _STEPS[self._device.type]

@@ -13,6 +13,10 @@ from worker.judge.dynamics.optimisers import Optimiser
 HOT_ROWS = 100
 """Rows of the table whose drift is followed: those that the text hits most."""
 
+_SETTLE_STEPS = 8
+"""After so many steps their curves are read, which waits for the device: after each one, host and device never worked
+at the same time."""
+
 Batch = tuple[torch.Tensor, torch.Tensor]
 """(tokens, labels), each int64 (sequences, length)."""
 
@@ -35,22 +39,31 @@ class Training:
     def __init__(self, model: Transformer, start: Weights, optimiser: Optimiser) -> None:
         self._model, self._optimiser = model, optimiser
         self._weights = {name: weight.clone().requires_grad_() for name, weight in start.items()}
+        self._curves: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.run = Run()
 
     def step(self, batch: Batch) -> None:
-        """One forward, backward and update."""
+        """One forward, backward and update, which may still be under way."""
         names, leaves = list(self._weights), list(self._weights.values())
         with torch.enable_grad():
             loss = self._model(self._weights, *batch)
         gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
         used = [(name, gradient) for name, gradient in zip(names, gradients, strict=True) if gradient is not None]
-        self.run.losses.append(float(loss.detach()))
-        self.run.norms.append(float(torch.stack([gradient.norm() for _name, gradient in used]).norm()))
+        norms = torch._foreach_norm([gradient for _name, gradient in used])
+        self._curves.append((loss.detach(), torch.stack(norms).norm()))
         with torch.no_grad():
             self._optimiser.step([self._weights[name] for name, _gradient in used], [found for _name, found in used])
 
+    def settle(self) -> None:
+        """Wait for the steps so far, and read what they left."""
+        for loss, norm in self._curves:
+            self.run.losses.append(float(loss))
+            self.run.norms.append(float(norm))
+        self._curves.clear()
+
     def finish(self) -> Run:
         """The run with the final rows."""
+        self.settle()
         self.run.hot_rows = self._weights["table"].detach()[:HOT_ROWS].clone()
         return self.run
 
@@ -62,9 +75,13 @@ def train(
     batches: Iterator[Batch],
     pause: Callable[[], None] = lambda: None,
 ) -> Run:
-    """A whole run: one step per batch, and `pause` after each."""
+    """A whole run: one step per batch, and `pause` after some, when nothing runs on the device."""
     training = Training(model, start, optimiser)
-    for batch in batches:
+    for number, batch in enumerate(batches, 1):
         training.step(batch)
-        pause()
-    return training.finish()
+        if number % _SETTLE_STEPS == 0:
+            training.settle()
+            pause()
+    run = training.finish()
+    pause()
+    return run
