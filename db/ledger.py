@@ -179,9 +179,9 @@ def claim_finalist(session: Session, job_id: str, owner: str, *, lease_s: float 
     return _claimed(session.execute(SQL["claim_finalist"], parameters).one_or_none())
 
 
-def to_be_certified(session: Session, job_id: str) -> bool:
-    """Whether a job wants a certificate and what it does next is being decided."""
-    return bool(session.execute(SQL["to_be_certified"], {"job_id": job_id}).scalar_one())
+def to_be_certified(session: Session, job_id: str, owner: str) -> bool:
+    """Whether a job wants a certificate, its best is what this owner evaluated, and its next step is being decided."""
+    return bool(session.execute(SQL["to_be_certified"], {"job_id": job_id, "owner": owner}).scalar_one())
 
 
 def places(session: Session) -> dict[str, int]:

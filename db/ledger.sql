@@ -32,7 +32,7 @@ RETURNING id, kind, queue, job_id, candidate_id, attempt, lease_token
 -- the bounds of a group would let the planner walk another index instead (the primary key, or all claims by time), past
 -- all that was ever done; and a NOT EXISTS would let it read all jobs.
 -- A draining or quarantined worker gets nothing, whatever rings. A `certify` is kept for some seconds for the worker that
--- evaluated its candidate (`claim_finalist`).
+-- has just evaluated its candidate (`claim_finalist`).
 WITH RECURSIVE waiting AS (
     SELECT head.queue, head.priority, head.share_of
     FROM unnest(:queues) AS served (queue)
@@ -78,8 +78,10 @@ WHERE state = 'queued' AND id = (
           AND (ready.kind IN ('advance', 'learn')
                OR (SELECT NOT jobs.cancel_requested FROM jobs WHERE jobs.id = ready.job_id))
           AND (ready.kind <> 'certify' OR ready.created_at < now() - make_interval(secs => :kept_s)
-               OR :owner = (SELECT evaluations.worker_id FROM evaluations
-                            WHERE evaluations.candidate_id = ready.candidate_id))
+               OR EXISTS (SELECT FROM evaluations
+                          WHERE evaluations.candidate_id = ready.candidate_id
+                            AND (evaluations.worker_id = :owner
+                                 OR evaluations.created_at < ready.created_at - make_interval(secs => :kept_s))))
         ORDER BY ready.priority DESC, ready.share_of DESC, ready.id
         LIMIT 1
         FOR UPDATE SKIP LOCKED
@@ -90,7 +92,8 @@ WHERE state = 'queued' AND id = (
 RETURNING id, kind, queue, job_id, candidate_id, attempt, lease_token
 
 -- name: claim_finalist
--- The `certify` of a job, for the worker that evaluated its candidate: no row while there is none, or for another.
+-- The `certify` of a job, for the worker that evaluated its candidate: no row while there is none, for another worker,
+-- and where work of a higher priority waits. Keys do not take turns here: a job has one certificate.
 UPDATE work
 SET state = 'running', attempt = attempt + 1, lease_owner = :owner, lease_token = gen_random_uuid(),
     lease_expires_at = now() + make_interval(secs => :lease_s), claimed_at = clock_timestamp()
@@ -99,16 +102,23 @@ WHERE id = (
     JOIN evaluations ON evaluations.candidate_id = ready.candidate_id AND evaluations.worker_id = :owner
     JOIN jobs ON jobs.id = ready.job_id AND NOT jobs.cancel_requested
     WHERE ready.job_id = :job_id AND ready.kind = 'certify' AND ready.state = 'queued' AND ready.not_before <= now()
+      AND NOT EXISTS (SELECT FROM work AS urgent
+                      WHERE urgent.queue = ready.queue AND urgent.state = 'queued'
+                        AND urgent.priority > ready.priority AND urgent.not_before <= now())
       AND NOT EXISTS (SELECT FROM workers WHERE workers.id = :owner AND workers.state IN ('draining', 'quarantined'))
     FOR UPDATE OF ready SKIP LOCKED
 )
 RETURNING id, kind, queue, job_id, candidate_id, attempt, lease_token
 
 -- name: to_be_certified
--- Whether a job that wants a certificate may ask for one at once: its next step has not been decided yet.
+-- Whether a job that wants a certificate may ask this worker for one at once: its best was evaluated here, and its next
+-- step has not been decided yet.
 SELECT EXISTS (
-    SELECT FROM work JOIN jobs ON jobs.id = work.job_id AND jobs.certify
+    SELECT FROM work
+    JOIN jobs ON jobs.id = work.job_id AND jobs.certify
+    JOIN evaluations ON evaluations.candidate_id = jobs.best_candidate_id AND evaluations.worker_id = :owner
     WHERE work.job_id = :job_id AND work.kind = 'advance' AND work.state IN ('queued', 'running')
+      AND work.not_before <= now()
 )
 
 -- name: places

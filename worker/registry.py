@@ -74,6 +74,20 @@ class Membership:
         except SQLAlchemyError as error:
             log.warning("worker.leave_failed", error=str(error))
 
+    def drain(self) -> threading.Timer:
+        """Claim nothing more, not even what follows from the work in hand. Returns what says so."""
+        timer = threading.Timer(0.0, self._drain)  # whoever is asked to stop may be anywhere, also in a transaction
+        timer.daemon = True
+        timer.start()
+        return timer
+
+    def _drain(self) -> None:
+        try:
+            with self._sessions.begin() as session:
+                workers.set_state(session, self._facts.id, WorkerState.DRAINING)
+        except SQLAlchemyError as error:
+            log.warning("worker.drain_failed", error=str(error))
+
     def release_after(self, seconds: float) -> threading.Timer:
         """Give back then what is still in hand: whoever finishes it later is fenced off. Returns what will do so."""
         timer = threading.Timer(seconds, self._release)
@@ -132,8 +146,10 @@ def join(queues: tuple[str, ...]) -> None:
 
 
 def stopping() -> None:
-    """The worker was asked to stop: what it does not finish within `FINISH_S` goes to others."""
+    """The worker was asked to stop: it claims nothing more, and what it does not finish within `FINISH_S` goes to
+    others."""
     if _membership is not None:
+        _membership.drain()
         _membership.release_after(FINISH_S)
 
 

@@ -42,6 +42,8 @@ HANDLERS: Final[Mapping[WorkKind, Callable[[Runtime, Claim], None]]] = {
     WorkKind.LEARN: learn,
 }
 MAX_BACKOFF_S: Final = 60.0
+FOLLOWED_S: Final = 600.0
+"""After a longer evaluation its certificate is a task of its own: both have one time limit of Celery's, 1,770 s."""
 FOLLOW_S, _LOOK_S = 2.0, 0.02
 """How long whoever has evaluated a candidate waits to hear whether it is to be certified, and how often it looks."""
 
@@ -53,8 +55,10 @@ def serve(work_id: str) -> None:
     if claim is None:
         log.debug("doorbell.stale", work_id=work_id)
         return
+    began_at = time.monotonic()
     _serve(here, claim)
-    if claim.kind is WorkKind.EVALUATE and (finalist := _finalist(here, claim.job_id)) is not None:
+    evaluated = claim.kind is WorkKind.EVALUATE and time.monotonic() - began_at < FOLLOWED_S
+    if evaluated and (finalist := _finalist(here, claim.job_id)) is not None:
         _serve(here, finalist)
 
 
@@ -106,7 +110,7 @@ def _finalist(here: Runtime, job_id: str) -> Claim | None:
     deadline = time.monotonic() + FOLLOW_S
     while True:
         with here.transaction() as session:
-            undecided = ledger.to_be_certified(session, job_id)
+            undecided = ledger.to_be_certified(session, job_id, here.owner)
             claim = ledger.claim_finalist(session, job_id, here.owner, lease_s=here.settings.lease_s)
             if claim is not None:
                 workers.set_current(session, here.owner, claim.id)

@@ -98,7 +98,9 @@ def _one(url: str, home: Path, entry: Entry, hardware: str, options: argparse.Na
 
 def _keep(path: Path, found: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(found, indent=1) + "\n")
+    partial_ = path.with_suffix(".part")  # a slice that is killed leaves no half of it
+    partial_.write_text(json.dumps(found, indent=1) + "\n")
+    partial_.replace(path)
 
 
 def _dump(home: Path, job_id: str, out: Path) -> None:
@@ -122,17 +124,22 @@ def _body(entry: Entry, hardware: str, options: argparse.Namespace) -> dict[str,
 
 
 def earlier_job(client: Client, body: dict[str, Any]) -> Any:
-    """The job of an earlier slice that was asked for the same, if it goes on or has ended with a kernel, or None. One
-    may end after its slice was killed, or while the service ends."""
+    """The job of an earlier slice that was asked for the same, if it goes on or has ended with all that it was asked
+    for, or None. One may end after its slice was killed, or while the service ends."""
     found = client.jobs(label=[f"{key}:{value}" for key, value in body["labels"].items()])["data"]
     going_on = [job for job in found if job["state"] not in TERMINAL_STATES]
-    return next(iter(going_on + [job for job in found if job["best"] is not None]), None)
+    ended = [job for job in found if job["state"] == "succeeded" and job["best"] is not None]
+    if body["certify"]:
+        ended = [job for job in ended if _or_none(partial(client.certificate, job["id"])) is not None]
+    return next(iter(going_on + ended), None)
 
 
 def machine_failed(found: dict[str, Any]) -> bool:
-    """Whether nothing was learnt of any kernel: each was given back by the judge, as where a device is full."""
+    """Whether nothing was learnt because the judge gave back each kernel, or the best one's certificate, as where a
+    device is full."""
     verdicts = {each["verdict"] for each in found["candidates"]}
-    return found["best"] is None and verdicts <= {None, "infra_error"}
+    unfinished = found["best"] is not None and found["job"]["certify"] and found["certificate"] is None
+    return unfinished or (found["best"] is None and verdicts == {"infra_error"})
 
 
 def untold(client: Client, job_id: str, proposals: Sequence[Proposal]) -> list[Proposal]:

@@ -23,7 +23,7 @@ from worker.judge.referee import Referee
 from worker.judge.report import EvaluationRequest
 from worker.judge.room import GRACE_S
 from worker.judge.runners.processes import RefereeOptions, SandboxTooWeak
-from worker.judge.verdict import Fault, ReferenceFailed
+from worker.judge.verdict import Fault, ReferenceFailed, ReferenceFull, Verdict
 from worker.runner.kernel_calls import PR_SET_PDEATHSIG, prctl
 from worker.runner.memory import CudaDriverError
 
@@ -51,7 +51,11 @@ def main() -> None:
         while line := _next_line(referee, grace_s):
             request = json.loads(line)
             grace_s = _grace_s(request["ask"])
-            answer = _answer(referee, request) | {"over": referee.lost}
+            answer = _answer(referee, request)
+            failure = _failure(answer)
+            if request["ask"] in ("evaluate", "certify"):
+                referee.learn_of_room(failure)
+            answer |= {"over": failure is not None or referee.lost}
             answers.write(json.dumps(answer) + "\n")
             answers.flush()
             if answer["over"]:
@@ -91,15 +95,23 @@ def _ask(referee: Referee, question: str, what: dict[str, Any]) -> dict[str, Any
     return {"report": referee.evaluate(EvaluationRequest(**what)).to_json()}
 
 
+def _failure(answer: dict[str, Any]) -> str | None:
+    """Why the machine failed, if it did: then this process ends, and the next one makes everything anew."""
+    report = answer.get("report") or {}
+    failed = report.get("reason") if report.get("verdict") == Verdict.INFRA_ERROR else None
+    return answer.get("infra_error", failed)
+
+
 def _answer(referee: Referee, request: dict[str, Any]) -> dict[str, Any]:
     try:
         return _ask(referee, request["ask"], request["what"])
+    except ReferenceFull as full:
+        return {"infra_error": str(full)} if referee.crowded else {"problem_error": str(full)}
     except (ReferenceFailed, ProblemError) as refused:
         return {"problem_error": str(refused)}
     except SandboxTooWeak as weak:
         return {"infra_error": str(weak)}
     except (torch.OutOfMemoryError, CudaDriverError) as full:
-        referee.fell_short()
         return {"infra_error": f"the device has no memory left for this problem: {full}"}
     except Fault as fault:  # a fault outside a candidate's own judgement: the baselines' runner, the zygote
         return {"infra_error": f"{fault.reason}\n{fault.log[-2000:]}"}

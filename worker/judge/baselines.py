@@ -23,9 +23,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import structlog
@@ -64,16 +63,6 @@ class Mode:
     """The class of the problem's file."""
 
 
-@dataclass(slots=True)
-class Ahead:
-    """What came of compiling ahead."""
-
-    refused: dict[str, str] = field(default_factory=dict)
-    """Baselines that the compiler refused, and why."""
-    whole: bool = True
-    """Whether all others are compiled."""
-
-
 def compile_ahead(
     problem: Problem,
     hardware: str,
@@ -81,17 +70,18 @@ def compile_ahead(
     seed: int,
     runners: Sequence[Runner],
     shared: Shared,
-) -> Ahead:
+) -> bool:
     """Fill the compile cache of a problem's baselines in `runners`, with one set of inputs of each workload.
 
     A judge that compiles only when it needs the baselines holds the inputs, truths and arenas of all workloads
     meanwhile: 60 to 100 s in which others wait for a GPU's memory. The device is used in turns of the runners, and
     `shared` to prepare them. Each runner compiles for its share of the workloads, on one core: of 16, judges that had
     one each kept three busy. A baseline that the compiler refuses for one workload is none for the others either, and
-    compiled no more: on an H100 refusals came after 10 to 25 s each, 20 of them for one problem. Raises Fault,
-    ReferenceFailed, and what torch raises when a device's memory is full.
+    compiled no more here: on an H100 refusals came after 10 to 25 s each, 20 of them for one problem. Returns whether
+    no memory was missing for any. Raises Fault, ReferenceFailed, and what torch raises when a device's memory is full.
     """
-    ahead = Ahead()
+    refused: set[str] = set()
+    short: set[str] = set()
     modes = [mode for mode in _modes(device, problem.spec) if mode.compile_mode is not None]
     workloads = problem.workloads(hardware)
     making = threading.Lock()  # of inputs: torch's random numbers are one process's
@@ -112,7 +102,7 @@ def compile_ahead(
             bench = Workbench(runner, instance, [case], device, 1)
             bench.write(0, 0)
         try:
-            _compile(modes, bench, shared, ahead)
+            _compile(modes, bench, shared, refused, short)
             bench.trim()
         finally:
             bench.close()
@@ -121,13 +111,14 @@ def compile_ahead(
         shares = [workloads[number :: len(runners)] for number in range(len(runners))]
         for filled in [threads.submit(fill, runner, mine) for runner, mine in zip(runners, shares, strict=True)]:
             filled.result()
-    return ahead
+    return not short
 
 
-def _compile(modes: Sequence[Mode], bench: Workbench, shared: Shared, ahead: Ahead) -> None:
-    """Compile what was not refused before for one workload. Raises Fault when the runner is lost."""
+def _compile(modes: Sequence[Mode], bench: Workbench, shared: Shared, refused: set[str], short: set[str]) -> None:
+    """Compile for one workload what was not refused for another, and add what is refused or short of memory. Raises
+    Fault when the runner is lost."""
     for mode in modes:
-        if mode.name in ahead.refused:
+        if mode.name in refused:
             continue
         try:
             with shared():
@@ -136,17 +127,12 @@ def _compile(modes: Sequence[Mode], bench: Workbench, shared: Shared, ahead: Ahe
         except Fault as fault:
             if _lost(fault, bench.runner):
                 raise
-            if _compiler_refused(fault):
-                ahead.refused[mode.name] = fault.reason
-            else:
-                ahead.whole = False
+            if "out of memory" in fault.reason:
+                short.add(mode.name)
+            elif fault.reason.startswith("InductorError"):
+                refused.add(mode.name)
             told = {"baseline": mode.name, "workload": bench.name, "reason": fault.reason[:300]}
             log.warning("baseline.not_compiled_ahead", **told)
-
-
-def _compiler_refused(fault: Fault) -> bool:
-    """Whether it would be refused again: not where only memory was short."""
-    return fault.reason.startswith("InductorError") and "memory" not in fault.reason
 
 
 def _lost(fault: Fault, runner: Runner) -> bool:
@@ -203,16 +189,15 @@ class Baselines:
         record: Record,
         *,
         eager_only: bool = False,
-        refused: Mapping[str, str] = MappingProxyType({}),
         crowded_out: Callable[[Fault], bool] = lambda _fault: False,
     ) -> None:
-        """`spawn`: starts a runner. `refused`: baselines that cannot be compiled, and why (`Ahead`). `crowded_out`:
-        whether a fault is that others filled the device, since a panel without that baseline would flatter candidates.
+        """`spawn`: starts a runner. `crowded_out`: whether a fault is that others filled the device, since a panel
+        without that baseline would flatter candidates.
 
         Raises ReferenceFailed when the reference does not run in a runner, Fault when one is lost or crowded out."""
         self._crowded_out = crowded_out
         self._exhibits, self._spawn, self._record = exhibits, spawn, record
-        self.missing: dict[str, str] = dict(refused)
+        self.missing: dict[str, str] = {}
         """Baselines that could not be made, and why."""
         self._places: dict[str, _Place] = {}
         source, device = exhibits.problem.outline.source, exhibits.device
@@ -220,8 +205,7 @@ class Baselines:
         self._full = set(record.latency_us) != {exhibit.name for exhibit in exhibits.workloads}
         wanted = {mode.name for mode in modes} if self._full else {*_ALWAYS, *record.fastest()}
         try:
-            made = [mode for mode in modes if mode.name in wanted and mode.name not in refused]
-            self.names = [mode.name for mode in made if self._make(mode, source)]
+            self.names = [mode.name for mode in modes if mode.name in wanted and self._make(mode, source)]
             if TRUSTED not in self.names:
                 raise ReferenceFailed(f"the reference does not run in a runner: {self.missing[TRUSTED]}")
         except BaseException:

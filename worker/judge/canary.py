@@ -30,6 +30,8 @@ def examine(device: str) -> dict[str, Any]:
     try:
         return _examine(device)
     except Exception as failure:  # noqa: BLE001 - a broken device fails in whatever way it likes
+        if "out of memory" in str(failure):  # others fill it: it cannot be told, and no reason to give the worker up
+            return {"sound": True, "why": "the device's memory is full"}
         return {"sound": False, "why": f"{type(failure).__name__}: {failure}"[:500]}
 
 

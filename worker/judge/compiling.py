@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
@@ -37,8 +36,8 @@ class Compiling:
     take_room: Callable[[Problem, str], None]
     """Waits until a GPU's memory has room for it."""
     note: Callable[[str], Path]
-    """The file that says, by a problem's source hash, that it was done on this machine, and what was refused: where a
-    finalist came to another judge it was all done again, 15 to 60 s with everything in the caches (H100)."""
+    """The file that says, by a problem's source hash, that it was done on this machine: where a finalist came to
+    another judge it was all done again, 15 to 60 s with everything in the caches (H100)."""
     at_once: int = max(1, min(_MOST_RUNNERS, (os.cpu_count() or 1) // 5))
     """Runners that compile."""
     _thread: threading.Thread | None = None
@@ -46,12 +45,6 @@ class Compiling:
     def done(self, problem: Problem) -> bool:
         """Whether it was done before on this machine, by any judge of this home."""
         return self.note(problem.outline.source_hash).exists()
-
-    def refused(self, source_hash: str) -> dict[str, str]:
-        """The baselines of a problem that the compiler refused, and why."""
-        note = self.note(source_hash)
-        found: dict[str, str] = json.loads(note.read_text()) if note.exists() else {}
-        return found
 
     @property
     def begun(self) -> bool:
@@ -84,19 +77,14 @@ class Compiling:
             for _number in range(min(self.at_once, len(problem.workloads(hardware)))):
                 runners.append(self.processes.baseline_runner(problem.outline.source_hash))
                 runners[-1].turn = self.lease.turn
-            ahead = compile_ahead(
+            whole = compile_ahead(
                 problem, hardware, self.device, seed, runners, lambda: self.lease.shared(counted=False)
             )
-            if ahead.whole:
-                self._keep(self.note(problem.outline.source_hash), ahead.refused)
+            if whole:
+                self.note(problem.outline.source_hash).touch()
         except (Fault, ReferenceFailed, torch.OutOfMemoryError, CudaDriverError) as failure:
             log.warning("baselines.not_compiled_ahead", reason=str(failure)[:300])
         finally:
             for runner in runners:
                 runner.close()
         log.info("baselines.compiled_ahead", problem=problem.outline.name, wall_s=round(time.monotonic() - began, 1))
-
-    def _keep(self, note: Path, refused: dict[str, str]) -> None:
-        partial = note.with_suffix(f".{os.getpid()}.part")
-        partial.write_text(json.dumps(refused))
-        partial.replace(note)

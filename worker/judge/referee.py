@@ -57,6 +57,8 @@ log = structlog.get_logger()
 _AHEAD_SHARE = 0.5
 """Of what judging takes of a GPU's memory: what compiling the baselines takes, on one set of inputs, not 4 to 15. One
 judge and its three runners held 32 GB of an H100 for it, of 52 that judging was to take."""
+_OF_MEMORY = "out of memory"
+"""In what torch and CUDA say of it."""
 _MACHINE = ("device", "cpu", "cores", "torch", "triton")
 """What a baseline's latency depends on beside the problem."""
 
@@ -209,9 +211,6 @@ class Referee:
         except Fault as fault:
             evaluation.verdict, evaluation.reason = fault.verdict, fault.reason
             evaluation.log = fault.log[-LOG_BYTES:]
-            if self._is_crowded_out(fault):
-                evaluation.verdict = Verdict.INFRA_ERROR
-                self.fell_short()
         evaluation.environment |= environment.describe(self.device, self.processes.level)
         evaluation.wall_s = time.monotonic() - started
         evaluation.gpu_s = self._lease.held_s - held
@@ -298,7 +297,7 @@ class Referee:
     def _time(self, trial: Trial, *, against_all: bool = True) -> list[Timings]:
         """Every workload against its baselines (or eager alone), alone on the device."""
         self._trim()
-        with trial.evaluation.stage("baselines"):
+        with trial.evaluation.stage("baselines"), _of_the_machine():
             baselines = self.baselines_of(trial.exhibits)
         trial.evaluation.environment = {"baselines_missing": baselines.missing}
         pace = self._pace.shared_by(len(trial.exhibits.workloads))
@@ -409,8 +408,7 @@ class Referee:
             spawn,
             self._record(name),
             eager_only=self._options.eager_only,
-            refused=self._compiling.refused(name),
-            crowded_out=self._is_crowded_out,
+            crowded_out=lambda fault: _OF_MEMORY in fault.reason and self.crowded,
         )
 
     def _record(self, name: str) -> Record:
@@ -445,20 +443,26 @@ class Referee:
     def _take_room(self, problem: Problem, hardware: str, share: float = 1.0) -> None:
         """Wait until the device's memory has room for this problem, or for so much of it."""
         if self._room is not None:
-            compiled, name = not self._options.eager_only, problem.outline.source_hash
+            compiled = not self._options.eager_only
             kept, passing = expected_bytes(problem, hardware, self.device, compiled=compiled)
-            self._shortfall = Shortfall(self._kept(name, ".room"))
+            self._shortfall = Shortfall(self._kept(problem.outline.source_hash, ".room"))
             share *= self._shortfall.times
-            self._room.take(int(share * kept), int(share * passing))
+            self._room.take(min(int(share * kept), memory_bytes(self.device)), int(share * passing))
 
-    def fell_short(self) -> None:
-        """The device was full though there was to be room: this problem asks for more from now on."""
-        if self._shortfall is not None:
-            self._shortfall.note()
+    @property
+    def crowded(self) -> bool:
+        """Whether other judges have a part of the device's memory."""
+        return self._room is not None and self._room.crowded
 
-    def _is_crowded_out(self, fault: Fault) -> bool:
-        """Whether memory was short where others have a part of it: no fault of a candidate's or a baseline's own."""
-        return "out of memory" in fault.reason and self._room is not None and self._room.crowded
+    def learn_of_room(self, failure: str | None) -> None:
+        """Whether the room taken for the problem was enough: not where memory was short beside others. `failure`: why
+        the machine failed; None where it did not."""
+        if self._shortfall is None:
+            return
+        if failure is None:
+            self._shortfall.lessen()
+        elif _OF_MEMORY in failure and self.crowded:
+            self._shortfall.add()
 
     def _again(self, request: EvaluationRequest) -> Evaluation:
         """A second judgement that shares nothing with the first but the device: new seeds, parameters and processes."""
@@ -492,6 +496,15 @@ class Referee:
 
     def _part_runner(self, unlimited: bool) -> Any:
         return self.processes.runner(unlimited=unlimited)
+
+
+@contextmanager
+def _of_the_machine() -> Iterator[None]:
+    """For what no candidate has a part in: its faults are the machine's, not a verdict."""
+    try:
+        yield
+    except Fault as fault:
+        raise Fault(Verdict.INFRA_ERROR, f"the baselines: {fault.reason}", fault.log) from fault
 
 
 def _secret_rng() -> random.Random:

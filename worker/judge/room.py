@@ -30,8 +30,8 @@ _SHARE = 1.1
 on an H200), but four to six at a time 0.3 to 0.75 times the sum of it: they are seldom at their largest together. With
 1.25 the 79 GiB of an H100, where three had room, were full eleven times in ten minutes."""
 _PASSING_AT_ONCE = 2
-_MORE_TIMES, _MOST_TIMES = 1.5, 4.0
-"""What a problem for which it was too little asks for the next time, each time."""
+_MORE_TIMES, _LESS_TIMES, _MOST_TIMES = 1.4, 0.9, 2.0
+"""What a problem for which it was too little asks for the next time, and after it was enough."""
 _PATIENCE_S = 300.0
 """Whoever waits for longer is let in after the next answer, even if this judge has more to do. With one minute a
 finalist that had just been judged waited up to 167 s to be prepared once more for its certificate."""
@@ -151,12 +151,22 @@ class Shortfall:
     @property
     def times(self) -> float:
         """What is to be asked for, in terms of what is expected."""
-        return float(json.loads(self._path.read_text())) if self._path.exists() else 1.0
+        with contextlib.suppress(OSError, ValueError):  # none yet, or cut off by a full disk
+            return min(_MOST_TIMES, max(1.0, float(self._path.read_text())))
+        return 1.0
 
-    def note(self) -> None:
+    def add(self) -> None:
         """It was not enough."""
+        self._keep(_MORE_TIMES * self.times)
+
+    def lessen(self) -> None:
+        """It was enough; perhaps less would be."""
+        if self.times > 1.0:
+            self._keep(_LESS_TIMES * self.times)
+
+    def _keep(self, times: float) -> None:
         partial = self._path.with_suffix(f".{os.getpid()}.part")
-        partial.write_text(json.dumps(min(_MOST_TIMES, _MORE_TIMES * self.times)))
+        partial.write_text(str(times))
         partial.replace(self._path)
 
 

@@ -45,3 +45,7 @@ class Fault(Exception):
 
 class ReferenceFailed(Exception):
     """The problem's own reference cannot be judged against. The message says what failed and what to change."""
+
+
+class ReferenceFull(ReferenceFailed):
+    """A device had no memory left for it: the problem's fault where no other judge has a part of that device."""

@@ -175,21 +175,32 @@ def test_a_fenced_claim_never_reaches_the_judge(here: Runtime) -> None:
 def test_who_evaluated_the_champion_certifies_it(here: Runtime) -> None:
     job, ids = accepted(here, WRONG)
     with here.sessions.begin() as session:
-        assert ledger.to_be_certified(session, job.id)
+        assert ledger.to_be_certified(session, job.id, OWNER)
+        assert not ledger.to_be_certified(session, job.id, "another")
         assert ledger.claim_finalist(session, job.id, OWNER) is None, "nothing is decided"
     advance_once(here)
     with here.sessions.begin() as session:
-        assert not ledger.to_be_certified(session, job.id)
+        assert not ledger.to_be_certified(session, job.id, OWNER)
         assert ledger.claim_next(session, ["cpu"], "another") is None
         assert ledger.claim_finalist(session, job.id, "another") is None
         found = ledger.claim_finalist(session, job.id, OWNER)
     assert found is not None and (found.kind, found.candidate_id) == (WorkKind.CERTIFY, ids[0])
 
 
-def test_a_champion_is_not_kept_for_a_worker_that_does_not_come(here: Runtime) -> None:
+def test_what_is_more_urgent_goes_before_a_champion(here: Runtime) -> None:
+    job, _ids = accepted(here, WRONG)
+    advance_once(here)
+    urgent = make_job(here.sessions, priority=5)
+    propose(here.sessions, make_candidates(here.sessions, urgent)[0])
+    with here.sessions.begin() as session:
+        assert ledger.claim_finalist(session, job.id, OWNER) is None
+
+
+@pytest.mark.parametrize("waits", ["work", "evaluations"], ids=["it does not come", "it was evaluated long ago"])
+def test_a_champion_is_not_kept_for_long(here: Runtime, waits: str) -> None:
     _job, ids = accepted(here, WRONG)
     advance_once(here)
     with here.sessions.begin() as session:
-        session.execute(text("UPDATE work SET created_at = now() - interval '4 seconds' WHERE kind = 'certify'"))
+        session.execute(text(f"UPDATE {waits} SET created_at = now() - interval '4 seconds'"))
         found = ledger.claim_next(session, ["cpu"], "another")
     assert found is not None and found.candidate_id == ids[0]

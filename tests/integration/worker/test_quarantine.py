@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from sqlalchemy import text
 
 from db import candidates, ledger, workers
@@ -16,6 +17,7 @@ from db.vocabulary import WorkerState, WorkKind
 from tests.support.ledger import claim_kind, make_candidates, make_job, propose, report, states
 from worker import quarantine
 from worker.evaluating import evaluate
+from worker.judge import canary as judge_canary
 from worker.quarantine import canary, device_failed, suspect
 from worker.runtime import Runtime
 
@@ -167,3 +169,11 @@ def test_the_real_canary_finds_this_processor_sound() -> None:
 )
 def test_only_ends_that_a_device_could_cause_are_looked_at(verdict: str, reason: str, looked_at: bool) -> None:
     assert suspect({"verdict": verdict, "reason": reason}) is looked_at
+
+
+def test_a_full_device_is_not_taken_for_a_broken_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_device: str) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 256.00 MiB")
+
+    monkeypatch.setattr(judge_canary, "_examine", fail)
+    assert judge_canary.examine("cuda:0")["sound"]

@@ -66,6 +66,15 @@ def test_what_a_stopping_worker_has_in_hand_is_given_back_after_a_while(
     membership.leave()
 
 
+def test_a_stopping_worker_claims_nothing_more(configured: Settings, sessions: Sessions) -> None:
+    membership = Membership(sessions, WorkerFacts(OWNER, "box", 1, ("cpu",), "cpu"), beat_s=60)
+    membership.join()
+    membership.drain().join()
+    assert rows(sessions)[0].state == "draining"
+    membership.leave()
+    assert rows(sessions)[0].state == "gone"
+
+
 def test_a_worker_that_stops_while_the_database_is_away_leaves_it_to_its_lease(
     capfd: pytest.CaptureFixture[str],
 ) -> None:

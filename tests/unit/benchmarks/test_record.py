@@ -98,6 +98,7 @@ class Left:
     def __init__(self, asked: str) -> None:
         self._jobs: list[dict[str, Any]] = [
             {"id": "job_failed", "state": "failed", "best": None},
+            {"id": "job_uncertified", "state": "succeeded", "best": {"candidate_id": "c"}},
             {"id": "job_ended", "state": "succeeded", "best": {"candidate_id": "c"}},
             {"id": "job_open", "state": "running", "best": None},
         ]
@@ -109,11 +110,16 @@ class Left:
 
     def end(self) -> None:
         """The open job has ended without a kernel."""
-        self._jobs[2]["state"] = "failed"
+        next(job for job in self._jobs if job["id"] == "job_open")["state"] = "failed"
 
     def jobs(self, *, label: str | list[str], **_: Any) -> dict[str, Any]:
         wanted = dict(each.split(":") for each in ([label] if isinstance(label, str) else label))
         return {"data": [job for job in self._jobs if wanted.items() <= job["labels"].items()]}
+
+    def certificate(self, job_id: str) -> dict[str, Any]:
+        if job_id == "job_ended":
+            return {"certified": True}
+        raise NotFound(404, {"detail": "it has none"})
 
     def candidates(self, _id: str) -> dict[str, Any]:
         return {"data": [{"id": "told"}, {"id": "asked_for"}]}
@@ -144,12 +150,13 @@ def test_a_slice_goes_on_with_the_jobs_of_the_one_before_that_were_asked_for_the
 
 
 def test_a_job_that_the_machine_failed_is_run_again_later() -> None:
-    def found(*verdicts: str | None, best: object = None) -> dict[str, Any]:
-        return {"best": best, "candidates": [{"verdict": verdict} for verdict in verdicts]}
+    def found(*verdicts: str | None, best: object = None, certificate: object = None) -> dict[str, Any]:
+        rows = [{"verdict": verdict} for verdict in verdicts]
+        return {"best": best, "candidates": rows, "certificate": certificate, "job": {"certify": True}}
 
-    assert machine_failed(found("infra_error")) and machine_failed(found(None))
-    assert not machine_failed(found("incorrect", "infra_error"))
-    assert not machine_failed(found("ok", "infra_error", best={}))
+    assert machine_failed(found("infra_error")) and machine_failed(found("ok", best={}))
+    assert not machine_failed(found("incorrect", "infra_error")) and not machine_failed(found(None))
+    assert not machine_failed(found("ok", "infra_error", best={}, certificate={}))
 
 
 def test_each_device_has_as_many_jobs_as_evaluators(monkeypatch: pytest.MonkeyPatch) -> None:

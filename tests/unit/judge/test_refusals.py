@@ -14,7 +14,7 @@ from worker.judge.reference.blame import blame
 from worker.judge.reference.footprint import _tensors
 from worker.judge.reference.problem import Problem, call_reference
 from worker.judge.reference.randomness import random_call, refuse_random
-from worker.judge.verdict import ReferenceFailed
+from worker.judge.verdict import ReferenceFailed, ReferenceFull
 
 FILE = """
 import torch
@@ -67,16 +67,19 @@ class TestForward:
         with pytest.raises(ReferenceFailed, match=message):
             call_reference(instance_of(given).model, (torch.rand(64, 8),))
 
-    @pytest.mark.parametrize("full", [torch.OutOfMemoryError("of 3 GiB"), RuntimeError("CUDA error: out of memory")])
-    @pytest.mark.parametrize(("its_own", "found"), [(96, ReferenceFailed), (50, torch.OutOfMemoryError)])
-    def test_a_device_that_others_fill_is_no_fault_of_the_problem(
-        self, monkeypatch: pytest.MonkeyPatch, full: Exception, its_own: int, found: type[Exception]
-    ) -> None:
-        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (0, 100))
-        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: its_own)
-        with pytest.raises(found, match="forward failed: "), blame("forward failed"):
+    @pytest.mark.parametrize(
+        ("full", "found"),
+        [
+            (torch.OutOfMemoryError("of 3 GiB"), ReferenceFull),
+            (RuntimeError("CUDA error: out of memory"), ReferenceFull),
+            (MemoryError(), ReferenceFailed),
+        ],
+    )
+    def test_a_full_device_is_told_from_a_full_machine(self, full: Exception, found: type[Exception]) -> None:
+        told = "forward failed: it needs more memory"
+        with pytest.raises(ReferenceFailed, match=told) as failed, blame("forward failed"):
             raise full
+        assert type(failed.value) is found
 
     def test_the_network_stays_open_to_the_judge_itself(self) -> None:
         with pytest.raises(ReferenceFailed, match="network"), blame("test"):

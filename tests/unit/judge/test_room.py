@@ -188,11 +188,16 @@ def test_a_judge_knows_whether_others_have_a_part(mine: Room, tmp_path: Path) ->
         guest.kill()
 
 
-def test_a_problem_asks_for_more_each_time_that_it_was_not_enough(tmp_path: Path) -> None:
+def test_a_problem_asks_for_more_after_it_was_not_enough(tmp_path: Path) -> None:
     shortfall = Shortfall(tmp_path / "problem.room.json")
     assert shortfall.times == 1.0
-    shortfall.note()
-    assert Shortfall(tmp_path / "problem.room.json").times == 1.5
+    shortfall.add()
+    assert Shortfall(tmp_path / "problem.room.json").times == 1.4
     for _again in range(5):
-        shortfall.note()
-    assert shortfall.times == 4.0, "a candidate that fills the device on purpose keeps others out no longer than that"
+        shortfall.add()
+    assert shortfall.times == 2.0, "whoever fills the device on purpose keeps others out no longer than that"
+    for _again in range(20):
+        shortfall.lessen()
+    assert shortfall.times == 1.0
+    (tmp_path / "problem.room.json").write_text("not a number")
+    assert shortfall.times == 1.0

@@ -96,7 +96,7 @@ def examine(parts: RefereeParts, request: EvaluationRequest, evaluation: Evaluat
     report.rows += [_system(row) for row in fresh.compare(evaluation, report.again)]
     if parts.control is not None:
         report.rows.append(_system(control.check(parts.control(), parts.device)))
-    if report.again.verdict not in (Verdict.OK, Verdict.INFRA_ERROR):
+    if report.again.verdict is not Verdict.OK:  # also where the machine failed: nothing is certified without it
         report.refuse(report.again.verdict, f"a fresh judgement failed: {report.again.reason}")
     return report
 

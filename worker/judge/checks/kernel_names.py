@@ -50,7 +50,7 @@ _GLUE_WHEN_TINY = frozenset({"aten::copy_", "aten::cat", "aten::index", "aten::a
 _NESTED = functools.reduce(lambda inside, _level: rf"(?:[^()]++|\({inside}\))*+", range(4), "[^()]*+")
 _BOUNDS = rf"__launch_bounds__\s*\({_NESTED}\)\s*"
 """With calls among its arguments: `__launch_bounds__(512, blocks(2 * (A < B ? A : half(B))))`."""
-_GLOBAL = re.compile(rf"__global__\s+(?:{_BOUNDS})?(?:\w+\s+)*?void\s+(?:{_BOUNDS})?(\w+)\s*\(")
+_GLOBAL = re.compile(rf"__global__\s+(?:{_BOUNDS})?(?:\w+\s+){{0,8}}?void\s+(?:{_BOUNDS})?(\w+)\s*\(")
 
 
 def own_names(source: str, artefacts: Iterable[Path]) -> frozenset[str]:

@@ -17,7 +17,7 @@ from worker.judge.inputs import families
 from worker.judge.numerics.truth import Case, Truth
 from worker.judge.reference.domains import resolved
 from worker.judge.reference.problem import Instance, Problem, call_reference
-from worker.judge.verdict import ReferenceFailed
+from worker.judge.verdict import ReferenceFailed, ReferenceFull
 
 _SIZES = (3, 7, 33, 257)
 """Sizes that no tile divides: odd, just over a warp, just over a block."""
@@ -29,6 +29,8 @@ _GROWN = 1.5
 _MOVED_UNITS = 8.0
 _CANNOT_HOLD = (RuntimeError, ValueError, IndexError)
 """What drawing values for sizes that a family or a domain cannot hold ends in: such a variant is left out."""
+_FULL = (torch.OutOfMemoryError, ReferenceFull)
+"""No reason to leave a variant out: whoever fills the device would be spared its checks."""
 _BEYOND_16_BITS = 70_000
 _BOTH_BYTES = 1 << 20
 """Variants with more bytes of inputs are asked for one family: comparing 8 MiB of outputs costs 0.1 s on two cores."""
@@ -170,6 +172,8 @@ def _shape_variant(
             return None
         grown = _size(instance) > _GROWN * smallest
         return _variant(problem, instance, resolved(problem, instance), device, seed, grown=grown)
+    except _FULL:
+        raise
     except (ReferenceFailed, *_CANNOT_HOLD):
         return None
 
@@ -227,6 +231,8 @@ def _resized_batches(problem: Problem, smallest: Instance, domains: Mapping[str,
         instance = replace(smallest, workload=replace(smallest.workload, name=name), like=like)
         try:
             found.append(_variant(problem, instance, domains, first.device.type, seed, grown=False))
+        except _FULL:
+            raise
         except (ReferenceFailed, *_CANNOT_HOLD):
             continue
     return found

@@ -19,15 +19,12 @@ from typing import Any
 
 import torch
 
-from worker.judge.verdict import ReferenceFailed
+from worker.judge.verdict import ReferenceFailed, ReferenceFull
 
 FILE = "<reference>"
 """The file name under which references are compiled: it marks their frames."""
 LIMIT_S = 120.0
 """For one call into a reference. The slowest bundled one takes 2 s; a loop without end takes this."""
-
-_CROWDED_SHARE = 0.1
-"""Of a device's memory: the context of this process and its runners' take some hundredths."""
 
 _NETWORK = frozenset({"socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "urllib.Request"})
 _guarded: contextvars.ContextVar[bool] = contextvars.ContextVar("guarded", default=False)
@@ -47,8 +44,8 @@ def blame(what: str, limit_s: float = LIMIT_S) -> Iterator[None]:
     """Turn whatever a reference raises into one sentence with its line: "line 7: forward failed: ...".
 
     Raises ReferenceFailed for every failure, and when the body takes longer than `limit_s` (in the main thread, as
-    signals go there) or opens a network connection; torch.OutOfMemoryError where others hold the device's memory, for
-    which no problem can be blamed: on an H100 four of six that were given up so had run there before.
+    signals go there) or opens a network connection; ReferenceFull where a device had no memory left, which may be
+    others' doing: four problems that were given up for it on an H100 had all run there before.
     """
     token = _guard_network()
     try:
@@ -63,13 +60,7 @@ def blame(what: str, limit_s: float = LIMIT_S) -> Iterator[None]:
     except _TooSlow as slow:
         raise ReferenceFailed(f"{_line(slow)}{what}: it was not done within {limit_s:g} s") from slow
     except (Exception, SystemExit) as failure:  # noqa: BLE001 - a user's file may raise anything
-        if _is_full(failure):
-            if _crowded():
-                raise torch.OutOfMemoryError(f"{_line(failure)}{what}: {_short(failure)}") from failure
-            raise ReferenceFailed(
-                f"{_line(failure)}{what}: it needs more memory than there is: {_short(failure)}"
-            ) from failure
-        raise ReferenceFailed(f"{_line(failure)}{what}: {type(failure).__name__}: {failure}") from failure
+        raise _refusal(failure, what) from failure
     finally:
         _guarded.reset(token)
 
@@ -89,18 +80,15 @@ def _line(failure: BaseException) -> str:
     return f"line {lines[-1]}: " if lines else ""
 
 
-def _is_full(failure: BaseException) -> bool:
-    """Whether memory was short, for which torch's allocator on a CPU and CUDA's calls have no error of their own."""
-    known = isinstance(failure, MemoryError | torch.OutOfMemoryError)
-    return known or "can't allocate memory" in str(failure) or "CUDA error: out of memory" in str(failure)
-
-
-def _crowded() -> bool:
-    """Whether others hold so much of the device's memory that there may be room later."""
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return False
-    free, total = torch.cuda.mem_get_info()
-    return total - free - torch.cuda.memory_reserved() > _CROWDED_SHARE * total
+def _refusal(failure: BaseException, what: str) -> ReferenceFailed:
+    """What to raise. Neither torch's allocator on a CPU nor CUDA's calls have an error of their own for full memory."""
+    text = str(failure)
+    full = f"{_line(failure)}{what}: it needs more memory than there is: {_short(failure)}"
+    if isinstance(failure, torch.OutOfMemoryError) or "CUDA error: out of memory" in text:
+        return ReferenceFull(full)
+    if isinstance(failure, MemoryError) or "can't allocate memory" in text:
+        return ReferenceFailed(full)
+    return ReferenceFailed(f"{_line(failure)}{what}: {type(failure).__name__}: {failure}")
 
 
 def _short(failure: BaseException) -> str:

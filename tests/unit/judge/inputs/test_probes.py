@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from tests.redteam.problems import source_of
-from worker.judge.inputs import families
+from worker.judge.inputs import families, probes
 from worker.judge.inputs.probes import Variant, make_layouts, make_shapes
 from worker.judge.numerics.truth import Case, Truth
 from worker.judge.reference.domains import resolved
 from worker.judge.reference.problem import Problem
+from worker.judge.verdict import ReferenceFull
 
 SEED = 5
 
@@ -120,6 +121,18 @@ class TestShapes:
     def variants(name: str) -> list[Variant]:
         problem, truth, _case = first_case(name)
         return make_shapes(problem, truth.instance, truth.domains, SEED)
+
+    @pytest.mark.parametrize("full", [torch.OutOfMemoryError("of 3 GiB"), ReferenceFull("forward failed")])
+    def test_are_not_left_out_because_the_device_is_full(
+        self, monkeypatch: pytest.MonkeyPatch, full: Exception
+    ) -> None:
+        def fail(*_: object, **__: object) -> None:
+            raise full
+
+        problem, truth, _case = first_case("softmax")
+        monkeypatch.setattr(probes, "_variant", fail)
+        with pytest.raises(type(full)):
+            make_shapes(problem, truth.instance, truth.domains, SEED)
 
 
 class TestSpecialValues:
