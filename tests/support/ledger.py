@@ -86,13 +86,13 @@ def propose(sessions: sessionmaker[Session], candidate_id: str, source: str | No
         return candidates.store_proposal(session, claim, proposed, queue="cpu").value
 
 
-def evaluate(sessions: sessionmaker[Session], candidate_id: str, **found: Any) -> str:
-    """Evaluate a queued candidate; the evaluation's id."""
+def evaluate(sessions: sessionmaker[Session], candidate_id: str, *, worker_id: str | None = None, **found: Any) -> str:
+    """Evaluate a queued candidate, by a worker that is said to be `worker_id`; the evaluation's id."""
     claim = claim_kind(sessions, WorkKind.EVALUATE, candidate_id)
     with sessions.begin() as session:
         candidates.start_evaluation(session, claim)
     with sessions.begin() as session:
-        return candidates.store_evaluation(session, claim, report(**found), worker_id=OWNER)
+        return candidates.store_evaluation(session, claim, report(**found), worker_id=worker_id)
 
 
 def report(**found: Any) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def accepted(here: Runtime, *sources: str, **overrides: Any) -> tuple[Job, list[
     ids = make_candidates(here.sessions, job, len(sources))
     for number, (candidate_id, source) in enumerate(zip(ids, sources, strict=True)):
         propose(here.sessions, candidate_id, f"{source}\nNUMBER = {number}\n")
-        evaluate(here.sessions, candidate_id, speedup=1.5 + number)
+        evaluate(here.sessions, candidate_id, worker_id=OWNER, speedup=1.5 + number)
     return job, ids
 
 
