@@ -106,7 +106,8 @@ def _answer(referee: Referee, request: dict[str, Any]) -> dict[str, Any]:
     try:
         return _ask(referee, request["ask"], request["what"])
     except ReferenceFull as full:
-        return {"infra_error": str(full)} if referee.crowded else {"problem_error": str(full)}
+        crowded = {"infra_error": f"the device is out of memory: {full}"}
+        return crowded if referee.crowded else {"problem_error": str(full)}
     except (ReferenceFailed, ProblemError) as refused:
         return {"problem_error": str(refused)}
     except SandboxTooWeak as weak:

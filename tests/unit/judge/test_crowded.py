@@ -39,7 +39,10 @@ def test_a_problem_that_does_not_fit_beside_others_may_fit_later(
 
     monkeypatch.setattr(referee, "exhibits_for", fail)
     referee._room = SimpleNamespace(crowded=crowded)
-    assert list(_answer(referee, ASKED)) == [key]
+    answer = _answer(referee, ASKED)
+    assert list(answer) == [key]
+    referee.learn_of_room(_failure(answer))
+    assert (referee._shortfall.times > 1) == crowded, "and will be given more room then"
 
 
 def test_a_candidate_that_finds_no_memory_is_to_blame_for_it(referee: Any, monkeypatch: pytest.MonkeyPatch) -> None:
