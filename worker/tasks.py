@@ -1,7 +1,8 @@
 """The Celery tasks. Thin: claim, call, finish.
 
 A message is a doorbell, and its work id only a hint: whoever hears it takes the first ready row of its own queues, so
-priorities hold however the messages arrived, and a repeated or stale message finds nothing to do.
+priorities hold however the messages arrived, and a repeated or stale message finds nothing to do. Whoever has
+evaluated a job's best takes its certificate with it, unless more urgent work waits.
 """
 
 from __future__ import annotations

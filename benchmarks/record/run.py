@@ -98,9 +98,9 @@ def _one(url: str, home: Path, entry: Entry, hardware: str, options: argparse.Na
 
 def _keep(path: Path, found: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial_ = path.with_suffix(".part")  # a slice that is killed leaves no half of it
-    partial_.write_text(json.dumps(found, indent=1) + "\n")
-    partial_.replace(path)
+    beside = path.with_suffix(".part")  # a slice that is killed leaves no half of it
+    beside.write_text(json.dumps(found, indent=1) + "\n")
+    beside.replace(path)
 
 
 def _dump(home: Path, job_id: str, out: Path) -> None:
