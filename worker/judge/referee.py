@@ -170,7 +170,6 @@ class Referee:
         next candidate. `idle`: there is no candidate now."""
         if self._room is not None and not self._compiling.busy and self._room.wanted(idle=idle):
             self._close_problem()
-            gc.collect()
             self._trim()
             self._room.leave()
 
@@ -480,7 +479,11 @@ class Referee:
             for runner in self._baselines.runners:
                 self._timer.forget(runner)
             self._baselines.close()
+        for held in (self._exhibits, self._training):
+            if held is not None:
+                held.release()
         self._baselines = self._exhibits = self._training = None
+        gc.collect()
 
     def _machine(self) -> str:
         facts = environment.describe(self.device, "")

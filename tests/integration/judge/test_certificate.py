@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import datetime
 import json
@@ -50,13 +51,21 @@ def request(source: str) -> EvaluationRequest:
 
 
 def test_an_honest_finalist_is_certified_with_the_smaller_speedup(parts: RefereeParts) -> None:
-    again = dataclasses.replace(parts, again=lambda: judged(1.95))
-    document = certify(again, request(candidate()), judged(2.0), now=lambda: NOON).to_json()
+    exhibits = copy.copy(parts.exhibits)
+    exhibits.workloads = list(exhibits.workloads)
+
+    def again() -> Evaluation:
+        exhibits.release()  # as the referee does, whose device has no room for two judgements
+        return judged(1.95)
+
+    means_again = dataclasses.replace(parts, exhibits=exhibits, again=again)
+    document = certify(means_again, request(candidate()), judged(2.0), now=lambda: NOON).to_json()
     assert document["certified"], document["reason"]
     assert document["reservations"] == []
     assert is_intact(json.loads(json.dumps(document, allow_nan=False)))
     assert document["issued_at"] == "2026-01-02T12:00:00+00:00"
     assert document["timing"]["speedup"] == 1.95
+    assert [each["name"] for each in document["problem"]["workloads"]] == ["only"]
     (point,) = document["roofline"]["points"]
     assert point["bytes_moved"] == 4 * (2 * 64 * 384 + 384)
     (layer,) = (layer for layer in document["layers"] if layer["id"] == "system")

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -101,21 +102,25 @@ def test_two_that_fit_are_in_together_and_a_third_waits_until_one_leaves(mine: R
             other.kill()
 
 
-def test_what_is_small_does_not_overtake_what_waits(mine: Room, tmp_path: Path) -> None:
+def test_what_fits_passes_what_does_not_until_that_has_waited_for_minutes(mine: Room, tmp_path: Path) -> None:
     mine.take(60 << 30)
-    large = Other(tmp_path, 60 << 30)
-    small = None
+    others = [Other(tmp_path, 60 << 30)]
     try:
         wait_until(lambda: mine.wanted(idle=True))
-        small = Other(tmp_path, 1 << 30)
-        wait_until(lambda: len(json.loads((tmp_path / "gpu.json").read_text())) == 3)
+        others.append(Other(tmp_path, 1 << 30))
+        assert others[1].says() == "in", "it fits beside"
+        with mine._entries() as entries:
+            entries[:] = [entry if entry.held else replace(entry, since=entry.since - 400) for entry in entries]
+        others.append(Other(tmp_path, 1 << 30))
+        wait_until(lambda: len(json.loads((tmp_path / "gpu.json").read_text())) == 4)
         time.sleep(4 * room._POLL_S)
-        assert [entry["held"] for entry in json.loads((tmp_path / "gpu.json").read_text())] == [True, False, False]
+        held = [entry["held"] for entry in json.loads((tmp_path / "gpu.json").read_text())]
+        assert held == [True, False, True, False], "now all wait behind the large one"
         mine.leave()
-        assert large.says() == "in"
-        assert small.says() == "in"
+        assert others[0].says() == "in"
+        assert others[2].says() == "in"
     finally:
-        for other in filter(None, (large, small)):
+        for other in others:
             other.kill()
 
 

@@ -70,11 +70,14 @@ def certify(
     """The certificate of a candidate that was just judged. `now` is the clock for the date on it."""
     started, held_s = time.monotonic(), parts.lease.held_s
     system, roof = SystemReport(), None
+    problem = compose.problem_of(parts.exhibits)
     if evaluation.verdict is Verdict.OK and evaluation.timed:
+        roof = _roofline(parts, evaluation)  # and then the fresh judgement, which ends the exhibits of the first
         system = examine(parts, request, evaluation)
-        roof = _roofline(parts, evaluation)
     certificate = compose.compose(
-        compose.Evidence(parts, request, evaluation, system.rows, system.verdict, system.reason, system.again, roof),
+        compose.Evidence(
+            parts, problem, request, evaluation, system.rows, system.verdict, system.reason, system.again, roof
+        ),
         issued_at=now().isoformat(timespec="seconds"),
         certify_s=time.monotonic() - started,
         held_s=parts.lease.held_s - held_s,

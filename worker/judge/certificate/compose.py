@@ -47,6 +47,7 @@ class Evidence:
     """Everything that a certificate is made of."""
 
     parts: RefereeParts
+    problem: ProblemPart
     request: EvaluationRequest
     evaluation: Evaluation
     system: list[Check]
@@ -84,7 +85,7 @@ def compose(evidence: Evidence, *, issued_at: str, certify_s: float, held_s: flo
         summary=summary,
         reservations=reservations,
         candidate=_subject(request),
-        problem=_problem(evidence.parts.exhibits),
+        problem=evidence.problem,
         hardware=request.hardware,
         layers=layers,
         timing=timing,
@@ -173,7 +174,8 @@ def _subject(request: EvaluationRequest) -> Subject:
     return Subject(request.candidate_id, request.language, digest, source)
 
 
-def _problem(exhibits: Exhibits) -> ProblemPart:
+def problem_of(exhibits: Exhibits) -> ProblemPart:
+    """What a certificate says of the problem, while its exhibits last."""
     outline = exhibits.problem.outline
     workloads = tuple(
         {

@@ -117,3 +117,7 @@ class Training:
             not_applicable(trial, missing)
             return
         self.report = check(trial, self._rehearsal).to_json()
+
+    def release(self) -> None:
+        """Let go of the honest runs and their data; the report stays."""
+        self._rehearsal = None
