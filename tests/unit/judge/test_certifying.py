@@ -42,6 +42,16 @@ def referee(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Referee
     made.close()
 
 
+class Released:
+    """Counts how often it was."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def release(self) -> None:
+        self.times += 1
+
+
 def test_what_was_judged_last_is_not_judged_again(referee: Referee) -> None:
     assert referee.evaluate(REQUEST).reason == "1"
     assert referee.certify(REQUEST) == {"judgement": "1"}
@@ -53,3 +63,28 @@ def test_anything_else_is(referee: Referee) -> None:
     referee.evaluate(replace(REQUEST, candidate_id="cand_2"))
     assert referee.certify(REQUEST) == {"judgement": "4"}
     assert referee.certify(replace(REQUEST, candidate_id="cand_2", own_kernel_share=0.5)) == {"judgement": "5"}
+
+
+def test_the_second_judgement_prepares_when_the_first_ones_values_are_gone(
+    referee: Referee, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, training = Released(), Released()
+    told: list[tuple[int, int]] = []
+
+    def prepare(_request: EvaluationRequest, _seed: int) -> Released:
+        told.append((first.times, training.times))
+        return Released()
+
+    def certify(parts: Any, _request: EvaluationRequest, _evaluation: Evaluation) -> Issued:
+        return Issued(parts.again())
+
+    def exhibits_for(_request: EvaluationRequest) -> Any:
+        monkeypatch.setattr(referee, "_exhibits", first)
+        return first
+
+    monkeypatch.setattr(referee, "exhibits_for", exhibits_for)
+    monkeypatch.setattr(referee, "_prepare", prepare)
+    monkeypatch.setattr(judging, "Training", lambda *_: training)
+    monkeypatch.setattr(judging, "certify", certify)
+    assert referee.certify(REQUEST) == {"judgement": "2"}
+    assert told == [(1, 1)]
