@@ -236,7 +236,7 @@ class Referee:
             trial = Trial(runner, request, exhibits, self.device, _secret_rng(), evaluation)
             with closing(trial):
                 self._verify(trial)
-                with self._lease.exclusive(), evaluation.stage("provenance"):
+                with self._alone([runner]), evaluation.stage("provenance"):
                     provenance.check(trial, runner.own_artefacts)
                 timings = self._time(trial)
                 evaluation.log = runner.log()
@@ -318,8 +318,8 @@ class Referee:
 
     @contextmanager
     def _alone(self, runners: Sequence[Runner]) -> Iterator[Callable[[], None]]:
-        """Have the device for one workload. Before and after it, while others' are timed, these runners are stopped.
-        Gives what lets others have their turns."""
+        """Have the device for one workload, or one check. Before and after it, while others are timed, these runners
+        are stopped, and stay so. Gives what lets others have their turns."""
         try:
             for runner in runners:
                 runner.freeze()

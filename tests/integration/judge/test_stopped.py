@@ -1,0 +1,43 @@
+"""Between its verification and its timings a candidate's process is stopped: others may be timed then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.judge.test_referee import CPP, PROBLEM
+from worker.judge.baselines import Baselines
+from worker.judge.referee import Referee
+from worker.judge.report import EvaluationRequest
+from worker.judge.runners import quiet
+from worker.judge.runners.processes import RefereeOptions
+from worker.judge.timing.pace import Pace
+from worker.judge.verdict import Verdict
+
+
+def test_nothing_of_a_candidate_runs_while_its_baselines_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    referee = Referee(RefereeOptions(tmp_path, "cpu", eager_only=True), Pace(0.2, 0.2, 9))
+    states: list[str] = []
+    timed = Referee._time
+
+    def time(self: Referee, trial: Any, **options: Any) -> Any:
+        def made(*arguments: Any) -> Baselines:
+            pids = quiet.runner_tree(trial.runner._pid)
+            states.extend(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] for pid in pids)
+            return make(*arguments)
+
+        make = self._made_baselines
+        monkeypatch.setattr(self, "_made_baselines", made)
+        return timed(self, trial, **options)
+
+    monkeypatch.setattr(Referee, "_time", time)
+    try:
+        found = referee.evaluate(EvaluationRequest("c", CPP, "relu", PROBLEM, "cpu", "cpp"))
+    finally:
+        referee.close()
+    assert found.verdict is Verdict.OK, found.reason
+    assert set(states) == {"T"}
