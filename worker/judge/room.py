@@ -1,9 +1,9 @@
 """Room in a GPU's memory: judges that share a device wait for each other here, instead of running out of it.
 
 A judge says what its problem will need before it allocates any, and waits until that is free: in turn, but whoever
-fits into what is left may pass one that needs more, for some minutes; and whoever is alone never waits. A judge that is idle for some seconds, or has been at work for long, leaves
-when somebody waits. Without this, seven judges of the bundled problems on one H200 (140 GiB) left 40 of 59 without a
-verdict.
+fits into what is left may pass one that needs more, for some minutes; and whoever is alone never waits. A judge that is
+idle for some seconds, or has been at work for long, leaves when somebody waits. Without this, seven judges of the
+bundled problems on one H200 (140 GiB) left 40 of 59 without a verdict.
 
 The file beside the device's lock says who has how much. Entries of processes that died count for nothing.
 """
