@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks.record.plan import Proposal
@@ -13,17 +13,27 @@ AGENT = "benchmarks.record"
 POLL_S = 0.5
 
 
-def answer(client: Client, job_id: str, proposals: Sequence[Proposal], deadline: float) -> Any:
+def answer(
+    client: Client,
+    job_id: str,
+    proposals: Sequence[Proposal],
+    deadline: float,
+    judged: Callable[[Any], None] = lambda _job: None,
+) -> Any:
     """Tell the proposals in order as questions come, then that there are no more. The job as it ended, or as it is
-    at `deadline` (monotonic seconds)."""
+    at `deadline` (monotonic seconds). `judged` is called with the job after each verdict, but the last one."""
     waiting = list(proposals)
     told = False
     job: Any = client.job(job_id)
+    verdicts = job["progress"]["verdicts"]
     while job["state"] not in TERMINAL_STATES and time.monotonic() < deadline:
         if not told:
             told = _answer_open(client, job_id, waiting)
         time.sleep(POLL_S)
         job = client.job(job_id)
+        if job["progress"]["verdicts"] != verdicts and job["state"] not in TERMINAL_STATES:
+            verdicts = job["progress"]["verdicts"]
+            judged(job)
     return job
 
 

@@ -33,7 +33,7 @@ _TIME_UP, _MACHINE_FAILED = "the time was up", "the machine failed"
 _MARK: Final = "benchmark:record"
 _PAGE: Final = 200
 UNFINISHED_JOBS: Final = "unfinished"
-"""The folder for what the jobs had found that a slice ended too early for: judged, but without a certificate."""
+"""The folder for what jobs have found that go on, or that a slice ended too early for: judged, but not certified."""
 MARGIN_S: Final = 15.0
 """Before the time is up nothing more is awaited, so that the service can end in good order."""
 
@@ -75,21 +75,28 @@ def _one(url: str, home: Path, entry: Entry, hardware: str, options: argparse.Na
         return f"{_TIME_UP} before it began"
     began = time.monotonic()
     body = _body(entry, hardware, options)
+    so_far = options.out / UNFINISHED_JOBS / entry.file
     with Client(url) as client:
+
+        def judged(job: Any) -> None:
+            """Kept at once: a machine that is taken away takes its service with it."""
+            _keep(so_far, collect(client, job, time.monotonic() - began))
+
         job = earlier_job(client, body) or client.submit(body)
         proposals = untold(client, job["id"], entry.proposals)
-        ended = answer(client, job["id"], proposals, min(deadline, began + LONGEST_JOB_S))
+        ended = answer(client, job["id"], proposals, min(deadline, began + LONGEST_JOB_S), judged)
         if ended["state"] not in TERMINAL_STATES:
-            _keep(options.out / UNFINISHED_JOBS / entry.file, collect(client, ended, time.monotonic() - began))
+            judged(ended)
             if time.monotonic() < deadline:
                 client.cancel(job["id"], reason="it took too long")
             return _TIME_UP  # the next slice goes on with it, where the home is kept
         found = collect(client, ended, time.monotonic() - began)
     if machine_failed(found):
-        _keep(options.out / UNFINISHED_JOBS / entry.file, found)
+        _keep(so_far, found)
         return f"{_MACHINE_FAILED}: run it again"
     _dump(home, job["id"], options.out / f"{entry.problem}.{hardware}.{entry.language}.gz")
     _keep(options.out / entry.file, found)
+    so_far.unlink(missing_ok=True)
     sys.stdout.write(f"{_line(entry, found)}\n")
     sys.stdout.flush()
     certified = (found["certificate"] or {}).get("certified")

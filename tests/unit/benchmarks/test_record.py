@@ -68,7 +68,9 @@ class Service:
         self.questions, self.told = questions, []
 
     def job(self, _id: str) -> dict[str, Any]:
-        return {"id": "job_1", "state": "succeeded" if "exhausted" in self.told else "running"}
+        verdicts = {"ok": len(self.told)}  # each is judged at once
+        state = "succeeded" if "exhausted" in self.told else "running"
+        return {"id": "job_1", "state": state, "progress": {"verdicts": verdicts}}
 
     def ask(self, _id: str, **_: Any) -> list[dict[str, str]]:
         self.questions -= 1
@@ -82,8 +84,10 @@ def test_the_agent_tells_its_kernels_in_order_and_then_that_there_are_no_more(mo
     monkeypatch.setattr("benchmarks.record.agent.POLL_S", 0.0)
     service: Any = Service(questions=5)
     kernels = [Proposal("a", '"""First."""'), Proposal("b", '"""Second."""')]
-    job = answer(service, "job_1", kernels, time.monotonic() + 10)
+    judged: list[Any] = []
+    job = answer(service, "job_1", kernels, time.monotonic() + 10, judged.append)
     assert (job["state"], service.told) == ("succeeded", ['"""First."""', '"""Second."""', "exhausted"])
+    assert [each["progress"]["verdicts"] for each in judged] == [{"ok": 1}, {"ok": 2}]
 
 
 def test_the_agent_gives_up_when_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
