@@ -71,7 +71,7 @@ class Compiling:
 
     def _compile(self, problem: Problem, hardware: str, seed: int) -> None:
         self.take_room(problem, hardware)
-        began = time.monotonic()
+        began, turns, turns_s = time.monotonic(), self.lease.turns_had, self.lease.turns_s
         runners: list[Runner] = []
         try:
             for _number in range(min(self.at_once, len(problem.workloads(hardware)))):
@@ -87,4 +87,10 @@ class Compiling:
         finally:
             for runner in runners:
                 runner.close()
-        log.info("baselines.compiled_ahead", problem=problem.outline.name, wall_s=round(time.monotonic() - began, 1))
+        log.info(
+            "baselines.compiled_ahead",
+            problem=problem.outline.name,
+            wall_s=round(time.monotonic() - began, 1),
+            turns=self.lease.turns_had - turns,
+            turns_s=round(self.lease.turns_s - turns_s, 1),
+        )

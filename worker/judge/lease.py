@@ -59,6 +59,8 @@ class DeviceLease:
         self._held = _Held()
         self.waited_s = {"shared": 0.0, "alone": 0.0}
         """For how long this process waited to have the device so, of all its threads together."""
+        self.turns_had, self.turns_s = 0, 0.0
+        """How many it had, and for how long together."""
 
     def begin(self) -> None:
         """Work begins that the device will be wanted for: whoever began earlier goes first."""
@@ -127,9 +129,11 @@ class DeviceLease:
         """The same for a short time."""
         with self._path.open("w") as file:
             self._seize(file, self._turns, str(time.time_ns()), self._turn_is_due)
+            began = time.monotonic()
             try:
                 yield
             finally:
+                self.turns_had, self.turns_s = self.turns_had + 1, self.turns_s + time.monotonic() - began  # one at a time
                 self._release(file)
 
     def _time(self, file: IO[str], rank: int) -> float:
