@@ -133,7 +133,8 @@ class DeviceLease:
             try:
                 yield
             finally:
-                self.turns_had, self.turns_s = self.turns_had + 1, self.turns_s + time.monotonic() - began  # one at a time
+                self.turns_had += 1  # nobody else has the device, no other thread either
+                self.turns_s += time.monotonic() - began
                 self._release(file)
 
     def _time(self, file: IO[str], rank: int) -> float:

@@ -1,11 +1,12 @@
-"""Projections and the product of pairs by instructions of four warps (wgmma). Four warps load and normalise the next 128
-pairs into one of two tiles while eight multiply the other by all weights: these come as registers, from shared memory
-at 128 channels, from L2 at 384, where they do not fit. Columns are permuted so that a thread stores 8 neighbouring
-pairs of a channel. Left and right lie as the product's swizzled tiles, so that it fetches 16 and 32 KB as they are.
+"""Projections and the product of pairs by instructions of four warps (wgmma). Four warps load and normalise the next
+128 pairs into one of two tiles while eight multiply the other by all weights, which come as registers: from shared
+memory at 128 channels, from L2 at 384, where they do not fit. Columns are permuted so that a thread stores 8
+neighbouring pairs of a channel. Left and right are stored as the product's swizzled tiles, which it fetches whole.
 
-At N = 1024 and 384 channels memory takes 0.8 ms for the projections, tensor cores 0.55, L2 traffic of weights as long as
-memory; the product 0.4 (tensor cores and L2 alike); the output 0.7 of memory. mma.sync waited for loads: 2.4 of 3.6 ms
-did not shrink with a faster memory (an H200's), where products alone take 1.2.
+Bound by memory, 3.0 TB/s: at N = 1024 and 384 channels 0.8 ms for the projections (0.7 of tensor cores; L2 brings 1.7
+bytes of weights for each that memory moves) and 0.7 for the output; the product is bound by tensor cores and L2, 0.4.
+Factors are bf16: products of small activations and closed gates lie below what fp16 resolves (half of a column was lost
+at activations of 1e-4), and tensor cores take both at the same speed. Sums over the third node are float32.
 """
 
 import functools
@@ -32,7 +33,8 @@ def instruction(columns, first):
     after = count + (4 if held else 1)
     left = '"r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])' if held else '"l"(a)'
     return (
-        f"__device__ __forceinline__ void multiply_{columns}(float (&sum)[{count // 4}][4], {first}, u64 b, int add) {{\n"
+        f"__device__ __forceinline__ void multiply_{columns}("
+        f"float (&sum)[{count // 4}][4], {first}, u64 b, int add) {{\n"
         f'    asm volatile("{{.reg .pred p; setp.ne.b32 p, %{after + 1}, 0;'
         f" wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.bf16.bf16 "
         f'{{{sums}}}, {given}, %{after}, p, 1, 1{"" if held else ", 0"}, 0;}}"\n'
@@ -127,7 +129,7 @@ __device__ __forceinline__ void get(u32 (&to)[4], u32 from) {
 """
 INSTRUCTIONS += instruction(128, "const u32 (&a)[4]") + instruction(256, "u64 a")
 
-SOURCE = INSTRUCTIONS + r"""
+KERNEL_CODE = r"""
 extern __shared__ __align__(1024) unsigned char memory[];
 constexpr int WARPS = 8, LOAD = 512;  // bytes of an operand of 16 x 16: 16 of each lane
 
@@ -152,7 +154,8 @@ __device__ __forceinline__ i64 place_of(i64 block, int line, int k, int word) {
 }
 // Of tiles in shared memory: of 64 channels, the four from 4 u and the four from 32 + 4 u are a piece, u = 0, .. 7.
 __device__ __forceinline__ i64 place_in_tile(i64 block, int steps, int line, int c) {
-    const int k = c % 32 / 4 * 8 + c % 64 / 32 * 4 + c % 4, step = c / 64 * 4 + k / 16, word = line / 8 + k % 16 / 8 * 2;
+    const int k = c % 32 / 4 * 8 + c % 64 / 32 * 4 + c % 4;
+    const int step = c / 64 * 4 + k / 16, word = line / 8 + k % 16 / 8 * 2;
     return ((block * steps + step) * 32 + line % 8 * 4 + k % 8 / 2) * 8 + word * 2 + k % 2;
 }
 
@@ -216,7 +219,7 @@ __device__ __forceinline__ int pair_of(int j, int lane) { return j / 4 * 32 + la
 __device__ __forceinline__ int column_of(int m) { return (m & ~31) + m % 8 / 2 * 8 + m % 32 / 8 * 2 + m % 2; }
 
 // What a block of 16 rows gave for 8 TILES pairs: values (rows 0 to 7) and their gates, or out_gate's. `put` stores the
-// thread's eight pairs of every 32: h, the channel's plane, which is of left (side 0), right or out_gate, and values.
+// thread's eight pairs of every 32: h, the plane of its channel, whose it is (left's is side 0), the channel, values.
 template <int TILES, class Put> __device__ __forceinline__ void keep(
     const float (&acc)[TILES][4], float bias, float more_bias, const float* masks, bf16* made, const Sizes& n, i64 b,
     int block, Put put) {
@@ -233,24 +236,25 @@ template <int TILES, class Put> __device__ __forceinline__ void keep(
                 const float (&tile)[4] = acc[4 * h + k / 2];
                 v[k] = (tile[k % 2] + bias) * masks[32 * h + 8 * t + k] * sigmoid(tile[2 + k % 2] + more_bias);
             }
-            if (d < n.hidden) put(h, plane, side, v);
+            put(h, plane, side, d, v);
         }
     } else {
         #pragma unroll
         for (int h = 0; h < TILES / 2; h++) {
             float v[8];
             #pragma unroll
-            for (int k = 0; k < 8; k++) v[k] = sigmoid(acc[h / 2 * 4 + k / 2][h % 2 * 2 + k % 2] + (h % 2 ? more_bias : bias));
-            if (d + 8 * (h % 2) < n.hidden) put(h / 2, plane + 8 * (h % 2) * (i64)n.square, side, v);
+            for (int k = 0; k < 8; k++)
+                v[k] = sigmoid(acc[h / 2 * 4 + k / 2][h % 2 * 2 + k % 2] + (h % 2 ? more_bias : bias));
+            put(h / 2, plane + 8 * (h % 2) * (i64)n.square, side, d + 8 * (h % 2), v);
         }
     }
 }
 
 // The last four warps make tiles of 128 pairs, one after the other in two places: rows of 64 channels of a pair, as
-// wgmma wants its second operand, the pair of column n as `pair_of` says. Each next four warps multiply every second 64
-// of 640 rows of weights by it, each warp with its 16 rows in registers, fetched two batches of 64 channels ahead; while
-// one four finish theirs, the others keep the tensor cores busy. HELD: weights stay in shared memory. TILED: left and
-// right are [k / 64][row][64] for `multiply_pairs`, in which 64 pairs are of one row.
+// wgmma wants its second operand, the pair of column n as `pair_of` says. Each other four multiply every second 64 of
+// 640 rows of weights by it, each warp with its 16 rows in registers, fetched one or two batches of 64 channels ahead;
+// while one four finish theirs, the others keep the tensor cores busy. HELD: weights stay in shared memory. TILED: left
+// and right are [k / 64][row][64] for `multiply_pairs`, in which 64 pairs are of one row.
 template <int WIDTH, bool HELD, bool TILED> __device__ __forceinline__ void normalise_and_multiply(
     const float* x, const float* mask, bf16* made, i64 weights, i64 biases, int nodes, int square, int batch, int even,
     float eps) {
@@ -358,7 +362,7 @@ template <int WIDTH, bool HELD, bool TILED> __device__ __forceinline__ void norm
         const i64 b = tile / each;
         const int first = tile % each * 128, buffer = round % 2;
         const int row[2] = {first / nodes, (first + 64) / nodes}, col[2] = {first % nodes, (first + 64) % nodes};
-        auto put = [&](int h, bf16* plane, int side, const float (&v)[8]) {
+        auto put = [&](int h, bf16* plane, int side, int, const float (&v)[8]) {
             const int m = first + 32 * h + 8 * t;
             if constexpr (TILED) {
                 const int line = side ? column_of(row[h / 2]) : row[h / 2], piece = (h % 2 * 4 + t) ^ line % 8;
@@ -457,15 +461,16 @@ extern "C" __global__ void __launch_bounds__(256) project_any(
             }
         }
         keep(acc, bias[block * 16 + g], bias[block * 16 + 8 + g], masks[warp], made, n, b, block,
-             [&](int, bf16* plane, int, const float (&v)[8]) {
-                 store_some(plane + first + 8 * t, v, square - first - 8 * t, even);
+             [&](int, bf16* plane, int, int d, const float (&v)[8]) {
+                 if (d < hidden) store_some(plane + first + 8 * t, v, square - first - 8 * t, even);
              });
     }
 }
 
-// The fourth plane: of each channel, out[i, j] = sum over k of left[i, k] * right[j, k], in tiles of 128 x 256. Left and
-// right are [k / 64][row][64], rows of 128 bytes swizzled; right's have the order of columns, so that a thread stores
-// eight neighbours. A thread of the ninth warp fetches ahead, also while the eight store.
+// The fourth plane: of each channel, out[i, j] = sum over k of left[i, k] * right[j, k], in tiles of 128 x 256. Left
+// and right are [k / 64][row][64], rows of 128 bytes swizzled; right's have the order of columns, so that a thread
+// stores eight neighbours. A thread of the ninth warp fetches ahead, also while the eight store. The last batch comes
+// first: L2 still has some of it, and the output begins with the first batch.
 extern "C" __global__ void __launch_bounds__(288, 1) multiply_pairs(bf16* made, int nodes, int channels) {
     constexpr int COLS = 256, LEFT = 128 * 128, STAGE = LEFT + COLS * 128;  // bytes
     u64 *full = (u64*)(memory + STAGES * STAGE), *empty = full + STAGES;
@@ -481,7 +486,7 @@ extern "C" __global__ void __launch_bounds__(288, 1) multiply_pairs(bf16* made, 
     u32 turn = 0;
     if (warp == WARPS) {
         if (lane) return;
-        for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        for (int tile = tiles - 1 - blockIdx.x; tile >= 0; tile -= gridDim.x) {
             const bf16* a = made + tile / each * square + tile % each / across * (128 * 64);
             const bf16* b = made + plane + tile / each * square + tile % each % across * (COLS * 64);
             for (int step = 0; step < steps; step++, a += nodes * 64, b += nodes * 64) {
@@ -495,7 +500,7 @@ extern "C" __global__ void __launch_bounds__(288, 1) multiply_pairs(bf16* made, 
         return;
     }
     const int half = warp / 4 * 64;
-    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    for (int tile = tiles - 1 - blockIdx.x; tile >= 0; tile -= gridDim.x) {
         float acc[COLS / 8][4];
         int last = 0;
         #pragma unroll 1
@@ -718,6 +723,7 @@ extern "C" __global__ void __launch_bounds__(256) finish_any(
     }
 }
 """
+SOURCE = INSTRUCTIONS + KERNEL_CODE
 KERNELS = load_cuda(SOURCE, flags=[f"-DAHEAD={AHEAD}", f"-DEARLY={EARLY}", f"-DSTAGES={STAGES}"])
 SHARED = 227 * 1024
 
