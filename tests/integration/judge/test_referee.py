@@ -135,6 +135,13 @@ def test_an_honest_kernel_is_ok_with_all_its_evidence(judge: Judge) -> None:
             "not a torch.Tensor",
         ),
         ("changes its input", "x.zero_()\nreturn right", "incorrect", "changed its input 'x'"),
+        (
+            "prepared weights by a sample of them",
+            "kept = self.cache.get(float(self.bias[7]))\nif kept is None:\n"
+            "    kept = self.cache[float(self.bias[7])] = self.bias.clone()\nreturn torch.relu(x + kept)",
+            "incorrect",
+            "",
+        ),
         ("cache by pointer", "return self.cache.setdefault((x.data_ptr(), x.shape), right)", "incorrect", ""),
         ("only right at first", "self.calls += 1\nreturn right if self.calls < 3 else right * 1.01", "incorrect", ""),
         ("segfault", "import ctypes\nctypes.string_at(0)", "illegal_access", "signal 11"),

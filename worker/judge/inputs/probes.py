@@ -21,7 +21,7 @@ from worker.judge.verdict import ReferenceFailed, ReferenceFull
 
 _SIZES = (3, 7, 33, 257)
 """Sizes that no tile divides: odd, just over a warp, just over a block."""
-_MAX_SHAPES, _MAX_PROBES = 10, 12
+_MAX_SHAPES, _MAX_PROBES = 10, 16
 _MAX_GROWTH = 4.0
 """A variant's inputs may be this much larger than the smallest workload's."""
 _GROWN = 1.5
@@ -66,7 +66,8 @@ class Variant:
 
 
 def make_probes(truth: Truth, base: Case, domains: Mapping[str, Domain], generator: torch.Generator) -> list[Probe]:
-    """One probe per float or index input and per parameter of one workload. Raises ReferenceFailed."""
+    """One probe per float or index input, and two per parameter of one workload: of all its elements, and of one, which
+    a kernel misses that keeps prepared weights and looks at some of them. Raises ReferenceFailed."""
     instance = truth.instance
     probes = []
     for index, name in enumerate(instance.arguments):
@@ -77,11 +78,13 @@ def make_probes(truth: Truth, base: Case, domains: Mapping[str, Domain], generat
         changed = (*base.inputs[:index], drawn[index], *base.inputs[index + 1 :])
         case = truth.case(f"other {name}", changed)
         probes.append(Probe(name, case, None, _moved(base, case)))
-    for name, parameter in instance.model.named_parameters():
-        if parameter.is_floating_point() and parameter.numel():
-            state = {name: _other_values(parameter, generator)}
-            case = truth.with_state(state).case(f"other {name}", base.inputs)
-            probes.append(Probe(name, case, state, _moved(base, case)))
+    parameters = [(name, each) for name, each in instance.model.named_parameters() if each.is_floating_point()]
+    for other in (_other_values, _another_element):
+        for name, parameter in parameters:
+            if parameter.numel() > (other is _another_element) and len(probes) < _MAX_PROBES:
+                state = {name: other(parameter, generator)}
+                case = truth.with_state(state).case(f"other {name}", base.inputs)
+                probes.append(Probe(name, case, state, _moved(base, case)))
     return probes[:_MAX_PROBES]
 
 
@@ -89,6 +92,16 @@ def _other_values(parameter: torch.Tensor, generator: torch.Generator) -> torch.
     noise = torch.randn(parameter.shape, generator=generator, device=parameter.device)
     spread = float(parameter.detach().float().std()) if parameter.numel() > 1 else 1.0
     return parameter.detach() + (0.5 * (spread or 1.0) * noise).to(parameter.dtype)
+
+
+def _another_element(parameter: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """The same values but for one, anywhere, which moves by two standard deviations."""
+    changed = parameter.detach().clone()
+    place = tuple(
+        int(torch.randint(size, (1,), generator=generator, device=generator.device)) for size in changed.shape
+    )
+    changed[place] += 2.0 * (float(changed.float().std()) or 1.0)
+    return changed
 
 
 def _moved(base: Case, case: Case) -> tuple[bool, ...]:

@@ -195,3 +195,17 @@ class TestSpecialValues:
         assert found.judge((skipping,))[0].passed
         assert found.judge(found.eager)[0].passed
         assert not found.judge((torch.where(skipping.isinf(), 0.0, skipping),))[0].passed
+
+
+def test_a_parameter_is_drawn_anew_whole_and_in_one_element() -> None:
+    _problem, truth, case = first_case("layernorm")
+    weights = dict(truth.instance.model.named_parameters())
+    found = probes.make_probes(truth, case, truth.domains, torch.Generator().manual_seed(SEED))
+    changed = [
+        (probe.name, int((probe.state[probe.name] != weights[probe.name]).sum()), any(probe.moved))
+        for probe in found
+        if probe.state is not None
+    ]
+    sizes = {name: weight.numel() for name, weight in weights.items()}
+    assert [(name, moved) for name, _count, moved in changed] == [(name, True) for name in [*weights, *weights]]
+    assert [count for _name, count, _moved in changed] == [*sizes.values(), *(1 for _name in sizes)]
