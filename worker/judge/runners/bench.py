@@ -264,10 +264,12 @@ class Workbench:
         message["mix"] = mix.to_json() if mix else None
         slots = [slot.encoded for slot in self._slots]
         self.runner.ask(message | {"slots": slots, "outputs": [values.encode_ref(ref) for ref in self._outputs]}, 30)
+        self.runner.off_the_bell = False
 
     def cool(self) -> None:
-        """Take the runner back from the bell."""
-        self.runner.ring(protocol.QUIT, 30)
+        """Take the runner back from the bell, unless it has left it: 30 s were waited for one whose call had failed."""
+        if not self.runner.off_the_bell:
+            self.runner.ring(protocol.QUIT, 30)
         self.runner.ask({"op": "threads", "count": torch.get_num_threads()}, 30)
 
     def trim(self) -> None:

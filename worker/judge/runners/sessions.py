@@ -115,6 +115,8 @@ class Runner:
         self._open = True
         self._freezer = Freezer(pid)
         self._answered = False
+        self.off_the_bell = False
+        """Whether it has left the bell because a call failed, and takes messages again."""
         self.meanwhile: Callable[[], float] | None = None
         """Done before a message and now and then while its answer is awaited: the seconds for which it kept the runner
         from working."""
@@ -175,6 +177,7 @@ class Runner:
             if answer == protocol.OK:
                 return elapsed_s
             failure, extra = protocol.receive_message(self._control, timeout_s=5)
+            self.off_the_bell = True
         except (protocol.PeerClosed, protocol.PeerTimeout, protocol.ProtocolError) as broken:
             raise self._fault(broken, timeout_s, "call") from broken
         protocol.close_all(extra)
