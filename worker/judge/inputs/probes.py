@@ -79,9 +79,9 @@ def make_probes(truth: Truth, base: Case, domains: Mapping[str, Domain], generat
         case = truth.case(f"other {name}", changed)
         probes.append(Probe(name, case, None, _moved(base, case)))
     parameters = [(name, each) for name, each in instance.model.named_parameters() if each.is_floating_point()]
-    for other in (_other_values, _another_element):
+    for other, fewest in ((_other_values, 1), (_another_element, 2)):
         for name, parameter in parameters:
-            if parameter.numel() > (other is _another_element) and len(probes) < _MAX_PROBES:
+            if parameter.numel() >= fewest and len(probes) < _MAX_PROBES:
                 state = {name: other(parameter, generator)}
                 case = truth.with_state(state).case(f"other {name}", base.inputs)
                 probes.append(Probe(name, case, state, _moved(base, case)))
