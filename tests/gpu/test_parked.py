@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from problems.catalog import bundled
-from worker.judge.numerics import truth
+from worker.judge.numerics.parking import parked
 from worker.judge.numerics.truth import Truth
 from worker.judge.reference.domains import resolved
 from worker.judge.reference.problem import Problem
@@ -20,22 +20,22 @@ def test_a_parked_case_takes_less_of_the_device_and_judges_alike() -> None:
     instance = problem.instance(workload, "cuda:0", seed=1)
     exact = Truth(instance, problem.spec.precision, resolved(problem, instance))
     case = exact.case("own", problem.example_inputs(instance, "cuda:0", 1))
-    parked = case.parked()
-    assert {each.device.type for each in parked.truth} == {"cpu"}
-    assert parked.nbytes == case.nbytes - sum(each.nbytes for each in case.truth)
+    apart = case.parked()
+    assert {each.device.type for each in apart.truth} == {"cpu"}
+    assert apart.nbytes == case.nbytes - sum(each.nbytes for each in case.truth)
     wrong = (1.1 * case.eager[0], *case.eager[1:])
     for outputs in (case.eager, wrong):
-        assert parked.judge(outputs) == case.judge(outputs)
-    assert not parked.judge(wrong)[0].passed
+        assert apart.judge(outputs) == case.judge(outputs)
+    assert not apart.judge(wrong)[0].passed
 
 
 def test_a_large_truth_is_pinned_while_it_lives() -> None:
     exact = torch.randn(64 << 20, dtype=torch.float64, device="cuda")
-    parked = truth._in_host_memory(exact)
-    assert parked.is_pinned() and torch.equal(parked.to("cuda"), exact)
-    small = truth._in_host_memory(exact[:1000])
+    held = parked(exact)
+    assert held.is_pinned() and torch.equal(held.to("cuda"), exact)
+    small = parked(exact[:1000])
     assert not small.is_pinned() and torch.equal(small.to("cuda"), exact[:1000])
-    place = parked.data_ptr()
-    del parked
+    place = held.data_ptr()
+    del held
     again = torch.empty(64 << 20, dtype=torch.float64)
     assert again.data_ptr() != place or not again.is_pinned(), "the memory of what is gone is pinned no longer"

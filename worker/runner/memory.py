@@ -13,7 +13,6 @@ import mmap
 import os
 import threading
 import warnings
-import weakref
 from typing import Any, Protocol
 
 import torch
@@ -119,41 +118,24 @@ class DeviceArena:
         torch.empty(1, device="cuda:0")
         pointer = ctypes.c_uint64()
         ipc = _IpcHandle.from_buffer_copy(handle)
-        _driver("cuIpcOpenMemHandle_v2", ctypes.byref(pointer), ipc, ctypes.c_uint(1))
+        driver("cuIpcOpenMemHandle_v2", ctypes.byref(pointer), ipc, ctypes.c_uint(1))
         return cls(pointer.value, nbytes, owner=False)
 
     def handle(self) -> tuple[dict[str, Any], tuple[int, ...]]:
         ipc = _IpcHandle()
-        _driver("cuIpcGetMemHandle", ctypes.byref(ipc), ctypes.c_uint64(self._pointer))
+        driver("cuIpcGetMemHandle", ctypes.byref(ipc), ctypes.c_uint64(self._pointer))
         return {"kind": "device", "nbytes": self._nbytes, "handle": bytes(ipc).hex()}, ()
 
     def close(self) -> None:
         self.bytes = torch.empty(0, dtype=torch.uint8)
         if self._owner:
             torch.cuda.synchronize()
-            _driver("cuMemFree_v2", ctypes.c_uint64(self._pointer))
-
-
-def pin(tensor: torch.Tensor) -> bool:
-    """Have the driver keep a tensor of the host's memory in place while it lives, so that a device copies it at its
-    bus's speed and not through the driver's small buffers. False where the driver does not, which costs only time."""
-    pointer = ctypes.c_void_p(tensor.data_ptr())
-    try:
-        _driver("cuMemHostRegister_v2", pointer, ctypes.c_size_t(tensor.nbytes), ctypes.c_uint(0))
-    except CudaDriverError:
-        return False
-    weakref.finalize(tensor, _unpin, pointer).atexit = False  # before its memory is given back
-    return True
-
-
-def _unpin(pointer: ctypes.c_void_p) -> None:
-    with contextlib.suppress(CudaDriverError):  # of a context that is lost
-        _driver("cuMemHostUnregister", pointer)
+            driver("cuMemFree_v2", ctypes.c_uint64(self._pointer))
 
 
 def _allocated(size: int) -> int:
     pointer = ctypes.c_uint64()
-    _driver("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
+    driver("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
     return pointer.value
 
 
@@ -166,7 +148,7 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-def _driver(name: str, *arguments: Any) -> None:
+def driver(name: str, *arguments: Any) -> None:
     """Call the driver in torch's context, the device's primary one: a thread in which torch has done nothing has none
     (error 201 for the first allocation of each). Raises CudaDriverError."""
     if not _thread.has_context:

@@ -19,7 +19,7 @@ def test_a_full_device_is_asked_again_without_what_torch_keeps(monkeypatch: pyte
         if "emptied" not in done:
             raise memory.CudaDriverError("out of memory")
 
-    monkeypatch.setattr(memory, "_driver", driver)
+    monkeypatch.setattr(memory, "driver", driver)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done.append("emptied"))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: None)
     monkeypatch.setattr(memory.DeviceArena, "__init__", lambda *_arguments, **_named: None)
@@ -65,26 +65,3 @@ def test_every_thread_that_allocates_has_the_context_of_torch(monkeypatch: pytes
     assert not failed
     assert driver.called.count("cuMemAlloc_v2") == 4
     assert driver.called.count("cuCtxSetCurrent") == 2, "once in each thread"
-
-
-def test_memory_is_pinned_until_its_tensor_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[tuple[str, int]] = []
-    monkeypatch.setattr(memory, "_driver", lambda name, pointer, *_sizes: done.append((name, pointer.value)))
-    held = torch.zeros(8)
-    place = held.data_ptr()
-    assert memory.pin(held)
-    same = held.copy_(torch.ones(8))
-    del held
-    assert done == [("cuMemHostRegister_v2", place)]
-    del same
-    assert done == [("cuMemHostRegister_v2", place), ("cuMemHostUnregister", place)]
-
-
-def test_what_the_driver_does_not_pin_is_used_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    def driver(name: str, *_arguments: object) -> None:
-        raise memory.CudaDriverError(f"{name}: out of memory")
-
-    monkeypatch.setattr(memory, "_driver", driver)
-    held = torch.zeros(8)
-    assert not memory.pin(held)
-    del held

@@ -1,7 +1,7 @@
 """Probes and variants of a problem: what else a candidate is asked beside the workloads. Made once per problem.
 
-A *probe* changes one input or one parameter of the smallest workload and nothing else. A *variant* is a workload of
-other shapes or another memory layout.
+A *probe* changes one input, one parameter or one element of a parameter of the smallest workload and nothing else. A
+*variant* is a workload of other shapes or another memory layout.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _GROSS_ERROR = 1e-2
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """The base case with one tensor drawn anew."""
+    """The base case with one tensor drawn anew, or one element of it."""
 
     name: str
     """The input's or parameter's name."""

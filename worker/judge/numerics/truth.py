@@ -36,11 +36,11 @@ from worker.judge.numerics.comparison import (
     working_type,
 )
 from worker.judge.numerics.hot_rows import row_hits
+from worker.judge.numerics.parking import parked
 from worker.judge.numerics.rounding import DRAWS, EmptySoftmax, FaithfulRounding, SkippedZeros, moved
 from worker.judge.reference.problem import Instance, Problem, call_reference
 from worker.judge.reference.randomness import refuse_random
 from worker.judge.verdict import ReferenceFailed
-from worker.runner.memory import pin
 from worker.runner.values import tensors_of
 
 _STAND_INS = (0.0, 32.0, -32.0)
@@ -51,9 +51,6 @@ _FEWEST = 2
 PARKED_BYTES = 256 << 20
 """Larger cases keep their truth, four times a 16-bit output, in the host's memory and pay a second for each look at it:
 40 of the 115 GB that the judge of the triangle update's seven shapes held on an H200 were truths."""
-_PINNED_BYTES = 32 << 20
-"""Tensors of so many are pinned there: smaller ones may share pages with others, by glibc's rules. Without it problems
-of 50 GiB were prepared in 19 to 29 s on H100s, and verified in 10 to 16, in which the device was mostly idle."""
 _COMPUTED_IN_FP32 = frozenset({torch.float32, torch.float16, torch.bfloat16})
 """Types whose honest kernels compute in float32. What cancels there is as far off in 16 bits: two tokens' gradients of
 one row, 1,000 times as large as other rows, left 3 % of a row's size where eager left nothing, by luck (measured)."""
@@ -107,7 +104,7 @@ class Case:
 
     def parked(self) -> Case:
         """The same with its truth in the host's memory, from where a comparison takes one output's at a time."""
-        return replace(self, truth=tuple(_in_host_memory(exact) for exact in self.truth))
+        return replace(self, truth=tuple(map(parked, self.truth)))
 
 
 class Truth:
@@ -373,16 +370,6 @@ def _limit(
     broken = representable(broken, dtype)
     reject, _where = slice_error(forgiven(broken, exact, broken), exact, hits)
     return tolerance(accept, reject, working_type(dtype, precision))
-
-
-def _in_host_memory(exact: torch.Tensor) -> torch.Tensor:
-    """A device's tensor in the host's memory, or what lies there as it is."""
-    if exact.device.type == "cpu":
-        return exact
-    held = torch.empty_like(exact, device="cpu")
-    if held.nbytes >= _PINNED_BYTES:
-        pin(held)
-    return held.copy_(exact)
 
 
 def _lost(eager: torch.Tensor, truth: torch.Tensor) -> bool:
