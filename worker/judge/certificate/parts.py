@@ -26,7 +26,7 @@ class RefereeParts:
     needs (it reserves 16 TiB); resident memory stays limited."""
     again: Callable[[], Evaluation]
     """The whole judgement once more, in fresh processes, with new secret seeds, parameters, inputs and shapes. Lets go
-    of `exhibits` and of what `training` trained with. Answers a failed judgement with its verdict instead of raising."""
+    of `exhibits` and of what `training` made. Answers a failed judgement with its verdict instead of raising."""
     training: Training | None = None
     """Training with the candidate in its place."""
     control: Callable[[], Evaluation] | None = None
