@@ -28,10 +28,13 @@ HEADER = """\
 # litellm is also in requirements/litellm.txt, with its hash: install that one first.
 """
 
+OLDER_PYTHONS = {"async-timeout": '5.0.1 ; python_full_version < "3.11.3"'}
+"""What redis and valkey need on the first three releases of 3.11 only, Debian 12's among them."""
+
 
 def main() -> None:
     """Print the lock. Exits with one line when a requirement is not installed or not satisfied."""
-    pins = installed_closure()
+    pins = installed_closure() | OLDER_PYTHONS
     sys.stdout.write(HEADER)
     sys.stdout.writelines(f"{name}=={pins[name]}\n" for name in sorted(pins))
 

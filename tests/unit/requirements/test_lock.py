@@ -20,7 +20,9 @@ LITELLM = ROOT / "requirements" / "litellm.txt"
 
 def _pins(path: Path) -> dict[str, str]:
     lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
-    matches = [re.fullmatch(r"([A-Za-z0-9._-]+)==([0-9][0-9a-z.]*)", line) for line in lines]
+    # One package is for the first releases of 3.11 only; no other marker is known.
+    pin = r"([A-Za-z0-9._-]+)==([0-9][0-9a-z.]*)(?: ; python_full_version < \"3\.11\.3\")?"
+    matches = [re.fullmatch(pin, line) for line in lines]
     assert all(matches), [line for line, match in zip(lines, matches, strict=True) if match is None]
     pins = [match.groups() for match in matches if match is not None]
     assert len(pins) == len({canonicalize_name(name) for name, _ in pins}), "a package is pinned twice"
