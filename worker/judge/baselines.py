@@ -45,8 +45,8 @@ _REFERENCE_LIMIT_S = 120.0
 _WARM_CASES = 3
 """Calls before the race, each on other values: torch.compile takes a size that depends on values for a constant at
 first, and for one that varies when it has seen two; CUDA graphs are recorded in the second call."""
-Shared = Callable[[], AbstractContextManager[object]]
-"""Holds a device together with others."""
+Held = Callable[[], AbstractContextManager[object]]
+"""Holds a device for something short, so that nobody is timed meanwhile."""
 TRUSTED = "eager"
 _ALWAYS = (TRUSTED, "compile")
 
@@ -69,13 +69,13 @@ def compile_ahead(
     device: str,
     seed: int,
     runners: Sequence[Runner],
-    shared: Shared,
+    held: Held,
 ) -> bool:
     """Fill the compile cache of a problem's baselines in `runners`, with one set of inputs of each workload.
 
     A judge that compiles only when it needs the baselines holds the inputs, truths and arenas of all workloads
     meanwhile: 60 to 100 s in which others wait for a GPU's memory. The device is used in turns of the runners, and
-    `shared` to prepare them. Each runner compiles for its share of the workloads, on one core: of 16, judges that had
+    `held` to prepare them. Each runner compiles for its share of the workloads, on one core: of 16, judges that had
     one each kept three busy. A baseline that the compiler refuses for one workload is none for the others either, and
     compiled no more here: on an H100 refusals came after 10 to 25 s each, 20 of them for one problem. Returns whether
     no memory was missing for any. Raises Fault, ReferenceFailed, and what torch raises when a device's memory is full.
@@ -95,14 +95,14 @@ def compile_ahead(
                 torch.cuda.empty_cache()  # others are judged meanwhile: judge and runners held 32 GB of an H100
 
     def fill_one(runner: Runner, workload: Workload) -> None:
-        with shared():
+        with held():
             with making:
                 instance = problem.instance(workload, device, seed)
                 case = Case("ahead", instance.like, (), call_reference(instance.call, instance.like), (), (), ())
             bench = Workbench(runner, instance, [case], device, 1)
             bench.write(0, 0)
         try:
-            _compile(modes, bench, shared, refused, short)
+            _compile(modes, bench, held, refused, short)
             bench.trim()
         finally:
             bench.close()
@@ -114,14 +114,14 @@ def compile_ahead(
     return not short
 
 
-def _compile(modes: Sequence[Mode], bench: Workbench, shared: Shared, refused: set[str], short: set[str]) -> None:
+def _compile(modes: Sequence[Mode], bench: Workbench, held: Held, refused: set[str], short: set[str]) -> None:
     """Compile for one workload what was not refused for another, and add what is refused or short of memory. Raises
     Fault when the runner is lost."""
     for mode in modes:
         if mode.name in refused:
             continue
         try:
-            with shared():
+            with held():
                 bench.construct(mode.name, _REFERENCE_LIMIT_S)
             bench.run(mode.name, 0, _COMPILE_LIMIT_S)
         except Fault as fault:

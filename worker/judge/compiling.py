@@ -77,9 +77,7 @@ class Compiling:
             for _number in range(min(self.at_once, len(problem.workloads(hardware)))):
                 runners.append(self.processes.baseline_runner(problem.outline.source_hash))
                 runners[-1].turn = self.lease.turn
-            whole = compile_ahead(
-                problem, hardware, self.device, seed, runners, lambda: self.lease.shared(counted=False)
-            )
+            whole = compile_ahead(problem, hardware, self.device, seed, runners, self.lease.briefly)
             if whole:
                 self.note(problem.outline.source_hash).touch()
         except (Fault, ReferenceFailed, torch.OutOfMemoryError, CudaDriverError) as failure:

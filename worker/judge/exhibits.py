@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -110,6 +110,7 @@ class Exhibits:
         """
         self.problem, self.device, self._seed = problem, device, seed
         self.workloads: list[Exhibit] = []
+        self.whole = True
         for index, workload in enumerate(problem.workloads(hardware)):
             self.workloads.append(self._prepare(problem.instance(workload, device, seed + index), seed + index))
             pause()
@@ -129,10 +130,18 @@ class Exhibits:
             torch.cuda.empty_cache()
         return Exhibit(instance, cases, truth, domains)
 
+    def narrow(self, names: Collection[str]) -> None:
+        """Keep these workloads alone: it judges nobody any more."""
+        self.whole = False
+        self.workloads[:] = [exhibit for exhibit in self.workloads if exhibit.name in names]
+        self._forget()
+
     def release(self) -> None:
         """Let go of all values, whoever else still has this: a finalist's second judgement makes its own, and beside
         the first one's a judge of 31 GiB held 65 on an H100, which was full."""
-        self.workloads.clear()
+        self.narrow(())
+
+    def _forget(self) -> None:
         for made in ("probes", "shapes", "layouts"):
             self.__dict__.pop(made, None)
 
@@ -163,12 +172,16 @@ class Exhibits:
         return found
 
 
-def expected_bytes(problem: Problem, hardware: str, device: str, *, compiled: bool) -> tuple[int, int]:
+def expected_bytes(
+    problem: Problem, hardware: str, device: str, *, compiled: bool, only: Collection[str] | None = None
+) -> tuple[int, int]:
     """What judging this problem will take of a GPU's memory, at a guess: what is kept (the judge's cases, two arenas
     for the benches, two models of each workload, graphs of the `compiled` baselines), and the most that is alive on the
-    way. Raises ReferenceFailed."""
+    way. `only`: these workloads. Raises ReferenceFailed."""
     total, kept, passing, arena = memory_bytes(device), _CONTEXT_BYTES, 0, 0
     for workload in problem.workloads(hardware):
+        if only is not None and workload.name not in only:
+            continue
         found = problem.footprint(workload)
         if found is None:
             return int(_UNKNOWN_SHARE * total), 0

@@ -22,7 +22,7 @@ import fcntl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -53,6 +53,7 @@ class DeviceLease:
     def __init__(self, folder: Path, device_name: str, rhythm: Rhythm = ANY) -> None:
         self._turns, self._timings = Queue(folder / f"{device_name}.turns"), Queue(folder / f"{device_name}.timings")
         self._joining = Queue(folder / f"{device_name}.joining")
+        self._unstopped = Queue(folder / f"{device_name}.unstopped")
         self._path = folder / f"{device_name}.lock"
         self._phases, self._rhythm = Phases(folder / f"{device_name}.phase"), rhythm
         self._since_ns = time.time_ns()
@@ -105,6 +106,26 @@ class DeviceLease:
                     runner.meanwhile = runner.away = None
 
     @contextmanager
+    def unstopped(self, runner: Stoppable, at_most_s: float) -> Iterator[None]:
+        """For what a lent runner is asked that does not outlive being stopped: for so long it is not. Whoever wants the
+        device alone waits, and meanwhile others share it."""
+        usual, end = runner.meanwhile, time.monotonic() + at_most_s
+        with ExitStack() as held:
+            held.enter_context(self._unstopped.waiting("0"))
+
+            def meanwhile() -> float:
+                if usual is None or time.monotonic() < end:
+                    return 0.0
+                held.close()
+                return usual()
+
+            runner.meanwhile = meanwhile
+            try:
+                yield
+            finally:
+                runner.meanwhile = usual
+
+    @contextmanager
     def exclusive(self) -> Iterator[Callable[[], None]]:
         """Hold the device alone. Gives what lets others go first who waited for long enough: to be called where nothing
         runs on it, and between two things that need not follow each other."""
@@ -136,6 +157,15 @@ class DeviceLease:
                 self.turns_had += 1  # nobody else has the device, no other thread either
                 self.turns_s += time.monotonic() - began
                 self._release(file)
+
+    @contextmanager
+    def briefly(self) -> Iterator[None]:
+        """Hold the device for something short, which nobody is timed beside: together with others if it is shared now,
+        else in a turn. Compilers that waited to share it waited out each phase of timings, up to 10 s, some ten times
+        for a problem: 110 to 210 s, not 30 (an H100)."""
+        now_shared = not self._phases.now().alone and self._may_join()
+        with self.shared(counted=False) if now_shared else self.turn():
+            yield
 
     def _time(self, file: IO[str], rank: int) -> float:
         """Lock an open lock file alone, for a timing. The moment at which it was."""
@@ -185,7 +215,8 @@ class DeviceLease:
         """Whether those who want to share the device may, once nobody has it alone."""
         phase = self._phases.now()
         if not phase.alone:
-            return phase.age_s < self._rhythm.shared_s(phase.alone_s) or not self._wanted_alone()
+            over = phase.age_s >= self._rhythm.shared_s(phase.alone_s) and self._wanted_alone()
+            return not over or self._unstopped.any()
         if phase.age_s > self._rhythm.alone_at_most_s:
             return True
         return phase.idle_s >= self._rhythm.linger_s and not self._wanted_alone()
@@ -198,7 +229,8 @@ class DeviceLease:
     def _wanted(self) -> bool:
         """Whether those who share the device have to give way."""
         phase = self._phases.now()
-        return phase.age_s >= self._rhythm.shared_s(phase.alone_s) and self._wanted_alone()
+        over = phase.age_s >= self._rhythm.shared_s(phase.alone_s) and self._wanted_alone()
+        return over and not self._unstopped.any()
 
     @contextmanager
     def _away(self, runner: Stoppable, file: IO[str], *, counted: bool) -> Iterator[None]:

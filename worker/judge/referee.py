@@ -57,6 +57,8 @@ log = structlog.get_logger()
 _AHEAD_SHARE = 0.5
 """Of what judging takes of a GPU's memory: what compiling the baselines takes, on one set of inputs, not 4 to 15. One
 judge and its three runners held 32 GB of an H100 for it, of 52 that judging was to take."""
+_SIDE_BY_SIDE_BYTES = 6 << 30
+"""Of a GPU, for the runners of six system checks at a time and what compute-sanitizer watches of them."""
 _OF_MEMORY = "out of memory"
 """In what torch and CUDA say of it."""
 _MACHINE = ("device", "cpu", "cores", "torch", "triton")
@@ -121,6 +123,7 @@ class Referee:
             lease=self._lease,
             runner=self._part_runner,
             again=lambda: self._again(request),
+            narrow=lambda: self._narrow(exhibits, request.hardware),
             training=self._training,
             control=lambda: self._control(control.itself(request)),
         )
@@ -199,6 +202,8 @@ class Referee:
         code: CodeReader | None = None,
     ) -> Evaluation:
         self.rest()
+        if self._on_gpu:
+            torch.cuda.reset_peak_memory_stats()
         started, held, waited_s = time.monotonic(), self._lease.held_s, dict(self._lease.waited_s)
         evaluation = Evaluation(request.candidate_id)
         try:
@@ -221,6 +226,7 @@ class Referee:
             wall_s=round(evaluation.wall_s, 2),
             stages_s={name: round(took_s, 1) for name, took_s in evaluation.stages_s.items()},
             waited_s={how: round(now_s - waited_s[how], 1) for how, now_s in self._lease.waited_s.items()},
+            memory_gib=self._memory_gib(),
         )
         return evaluation
 
@@ -380,7 +386,11 @@ class Referee:
 
     def exhibits_for(self, request: EvaluationRequest) -> Exhibits:
         """The problem, prepared once. Raises ReferenceFailed or ProblemError."""
-        if self._exhibits is None or self._exhibits.problem.outline.source != request.problem_source:
+        if (
+            self._exhibits is None
+            or not self._exhibits.whole
+            or self._exhibits.problem.outline.source != request.problem_source
+        ):
             self._close_problem()
             self._exhibits = self._prepare(request, self._seed)
         return self._exhibits
@@ -418,13 +428,13 @@ class Referee:
         """A file about the baselines of a problem on this machine."""
         return self.processes.compile_cache(name).parent / f"{name}.{self._machine()}{suffix}.json"
 
-    def _prepare(self, request: EvaluationRequest, seed: int) -> Exhibits:
+    def _prepare(self, request: EvaluationRequest, seed: int, *, finalist: bool = False) -> Exhibits:
         problem = Problem(request.problem_source, request.problem_name)
         if not self._compiling.wait():
             self._compile_ahead(problem, request.hardware)
             self._compiling.wait()
         self._trim()
-        self._take_room(problem, request.hardware)
+        self._take_room(problem, request.hardware, finalist=finalist)
         began, waited_s = time.monotonic(), self._lease.waited_s["shared"]
         with self._lease.shared() as pause:
             exhibits = Exhibits(problem, request.hardware if self._on_gpu else "cpu", self.device, seed, pause)
@@ -439,14 +449,35 @@ class Referee:
         if compiled and not known:
             self._compiling.begin(problem, hardware, self._seed)
 
-    def _take_room(self, problem: Problem, hardware: str, share: float = 1.0) -> None:
+    def _take_room(self, problem: Problem, hardware: str, share: float = 1.0, *, finalist: bool = False) -> None:
         """Wait until the device's memory has room for this problem, or for so much of it."""
         if self._room is not None:
             compiled = not self._options.eager_only
             kept, passing = expected_bytes(problem, hardware, self.device, compiled=compiled)
             self._shortfall = Shortfall(self._kept(problem.outline.source_hash, ".room"))
             share *= self._shortfall.times
-            self._room.take(min(int(share * kept), memory_bytes(self.device)), int(share * passing))
+            promised = min(int(share * kept), memory_bytes(self.device))
+            self._room.take(promised, int(share * passing), finalist=finalist)
+
+    def _narrow(self, exhibits: Exhibits, hardware: str) -> None:
+        """Keep the smallest workload and the one that is trained with, which a finalist's system checks need, and give
+        others the rest of the room for those minutes: its second judgement makes everything anew."""
+        assert self._training is not None, "certify makes it"
+        names = {exhibits.workloads[0].name, self._training.workload or exhibits.workloads[0].name}
+        self._close_baselines()
+        exhibits.narrow(names)
+        gc.collect()
+        self._trim()
+        if self._room is not None:
+            kept, passing = expected_bytes(exhibits.problem, hardware, self.device, compiled=False, only=names)
+            self._room.keep(kept + _SIDE_BY_SIDE_BYTES, passing)
+
+    def _memory_gib(self) -> dict[str, float]:
+        """Of a GPU: what is promised to this judge, and the most that it had itself since its last candidate came."""
+        if self._room is None:
+            return {}
+        found = {"promised": self._room.promised, "had": torch.cuda.max_memory_allocated()}
+        return {name: round(nbytes / (1 << 30), 1) for name, nbytes in found.items()}
 
     @property
     def crowded(self) -> bool:
@@ -466,7 +497,7 @@ class Referee:
     def _again(self, request: EvaluationRequest) -> Evaluation:
         """A second judgement that shares nothing with the first but the device: new seeds, parameters and processes."""
         self._close_problem()
-        self._exhibits = self._prepare(request, secrets.randbits(40))
+        self._exhibits = self._prepare(request, secrets.randbits(40), finalist=True)
         self._pace = THOROUGH[self.device]
         try:
             return self._evaluate(request, self._exhibits)
@@ -475,15 +506,19 @@ class Referee:
 
     def _close_problem(self) -> None:
         self.rest()
+        self._close_baselines()
+        for held in (self._exhibits, self._training):
+            if held is not None:
+                held.release()
+        self._exhibits = self._training = None
+        gc.collect()
+
+    def _close_baselines(self) -> None:
         if self._baselines is not None:
             for runner in self._baselines.runners:
                 self._timer.forget(runner)
             self._baselines.close()
-        for held in (self._exhibits, self._training):
-            if held is not None:
-                held.release()
-        self._baselines = self._exhibits = self._training = None
-        gc.collect()
+        self._baselines = None
 
     def _machine(self) -> str:
         facts = environment.describe(self.device, "")

@@ -38,6 +38,9 @@ finalist that had just been judged waited up to 167 s to be prepared once more f
 _OVERTAKEN_S = 300.0
 """For so long those who come later may have room first, if they fit into what is left. Strictly in turn a problem of
 6 GiB waited 216 s behind one of 54, while 61 of an H100's 79 GiB were free."""
+_FINALIST_OVERTAKEN_S = 60.0
+"""The same of a finalist's second judgement, which also goes before those that came earlier: what has been done for it
+is of use only when it ends."""
 GRACE_S = 5.0
 """A judge that waits for a question is idle after so long: to one candidate's verdict the service mostly answers with
 another, or asks for its certificate, and that takes it a second or two. In a rehearsal of eight judges in which each
@@ -58,10 +61,16 @@ class _Entry:
     """Unix time."""
     passing: int = 0
     """Bytes that it needs at times, on top of `nbytes`."""
+    finalist: bool = False
 
     def covers(self, other: _Entry) -> bool:
         """Whether it is held and no smaller."""
         return self.held and self.nbytes >= other.nbytes and self.passing >= other.passing
+
+    @property
+    def overtaken(self) -> bool:
+        """Whether others have gone before it for long enough."""
+        return time.time() - self.since > (_FINALIST_OVERTAKEN_S if self.finalist else _OVERTAKEN_S)
 
 
 class Room:
@@ -74,24 +83,43 @@ class Room:
         self._total = int(_SHARE * total)
         self._pid, self._born = os.getpid(), _born(os.getpid())
 
-    def take(self, nbytes: int, passing: int = 0) -> None:
+    def take(self, nbytes: int, passing: int = 0, *, finalist: bool = False) -> None:
         """Wait until so many bytes are free, and have them instead of what this process had before; it does not wait
         for less than that.
 
         `passing`: bytes for which all judges share the room of the two that need most. While results are retained a
-        judge has the device to itself, and truths are made in short steps.
+        judge has the device to itself, and truths are made in short steps. `finalist`: goes before others who wait.
         """
         began = time.monotonic()
-        mine = _Entry(self._pid, self._born, nbytes, held=False, since=time.time(), passing=passing)
+        mine = _Entry(self._pid, self._born, nbytes, False, time.time(), passing, finalist)
         with self._entries() as entries:
             if any(self._is_mine(entry) and entry.covers(mine) for entry in entries):
                 entries[:] = [replace(mine, held=True) if self._is_mine(entry) else entry for entry in entries]
                 return
-            entries[:] = [*self._others(entries), mine]
+            others = self._others(entries)
+            place = next(
+                (at for at, entry in enumerate(others) if finalist and not entry.held and not entry.finalist), None
+            )
+            others.insert(len(others) if place is None else place, mine)
+            entries[:] = others
         while not self._let_in():
             time.sleep(_POLL_S)
         if (waited_s := time.monotonic() - began) > 1:
             log.info("room.waited", waited_s=round(waited_s, 1), gib=round(nbytes / (1 << 30), 1))
+
+    def keep(self, nbytes: int, passing: int = 0) -> None:
+        """Give back what this process has beyond these bytes."""
+        with self._entries() as entries:
+            for place, entry in enumerate(entries):
+                if self._is_mine(entry):
+                    less = min(nbytes, entry.nbytes), min(passing, entry.passing)
+                    entries[place] = replace(entry, nbytes=less[0], passing=less[1])
+
+    @property
+    def promised(self) -> int:
+        """Bytes that this process has, without those that are needed at times."""
+        with self._entries() as entries:
+            return sum(entry.nbytes for entry in entries if self._is_mine(entry) and entry.held)
 
     def leave(self) -> None:
         """Give back what this process has."""
@@ -123,7 +151,7 @@ class Room:
                     if fits:
                         entries[place] = replace(entry, held=True)
                     return fits
-                if fits or time.time() - entry.since > _OVERTAKEN_S:
+                if fits or entry.overtaken:
                     return False
             raise RuntimeError(f"{self._path} lost the entry of process {self._pid}: was it removed?")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from worker.judge.exhibits import Exhibits
@@ -33,6 +35,8 @@ class Trial:
     """By workload name, with the candidate's model made; filled by the first check."""
     workshop: Workshop | None = None
     """What the benches of all workloads share."""
+    unstopped: Callable[[float], AbstractContextManager[object]] = nullcontext
+    """Keeps its runner from being stopped for others' timings, for so many seconds at most."""
 
     def record(self, name: str, passed: bool, detail: str = "", **figures: float | str) -> None:
         """Add a row to the report. Nothing follows from a row that did not pass: raise a fault, or use `refuse`."""

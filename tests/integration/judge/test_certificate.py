@@ -58,10 +58,14 @@ def test_an_honest_finalist_is_certified_with_the_smaller_speedup(parts: Referee
         exhibits.release()  # as the referee does, whose device has no room for two judgements
         return judged(1.95)
 
-    means_again = dataclasses.replace(parts, exhibits=exhibits, again=again)
+    narrowed: list[int] = []
+    means_again = dataclasses.replace(
+        parts, exhibits=exhibits, again=again, narrow=lambda: narrowed.append(len(exhibits.workloads))
+    )
     document = certify(means_again, request(candidate()), judged(2.0), now=lambda: NOON).to_json()
     assert document["certified"], document["reason"]
     assert document["reservations"] == []
+    assert narrowed == [1], "before the system checks, and not after the second judgement"
     assert is_intact(json.loads(json.dumps(document, allow_nan=False)))
     assert document["issued_at"] == "2026-01-02T12:00:00+00:00"
     assert document["timing"]["speedup"] == 1.95

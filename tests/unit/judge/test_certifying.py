@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -71,7 +72,8 @@ def test_the_second_judgement_prepares_when_the_first_ones_values_are_gone(
     first, training = Released(), Released()
     told: list[tuple[int, int]] = []
 
-    def prepare(_request: EvaluationRequest, _seed: int) -> Released:
+    def prepare(_request: EvaluationRequest, _seed: int, *, finalist: bool = False) -> Released:
+        assert finalist, "it goes before others who wait for room"
         told.append((first.times, training.times))
         return Released()
 
@@ -88,3 +90,18 @@ def test_the_second_judgement_prepares_when_the_first_ones_values_are_gone(
     monkeypatch.setattr(judging, "certify", certify)
     assert referee.certify(REQUEST) == {"judgement": "2"}
     assert told == [(1, 1)]
+
+
+def test_what_was_narrowed_for_a_finalist_judges_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Referee(RefereeOptions(tmp_path, "cpu"))
+    try:
+        narrowed: Any = SimpleNamespace(whole=False, release=lambda: None)
+        whole: Any = SimpleNamespace(
+            whole=True, release=lambda: None, problem=SimpleNamespace(outline=SimpleNamespace(source="the problem"))
+        )
+        monkeypatch.setattr(made, "_exhibits", narrowed)
+        monkeypatch.setattr(made, "_prepare", lambda *_: whole)
+        assert made.exhibits_for(REQUEST) is whole
+        assert made.exhibits_for(REQUEST) is whole, "it is not prepared a second time"
+    finally:
+        made.close()

@@ -51,7 +51,7 @@ def test_a_candidate_that_finds_no_memory_is_to_blame_for_it(referee: Any, monke
 
     monkeypatch.setattr(referee, "exhibits_for", lambda _request: None)
     monkeypatch.setattr(referee, "_judge", fail)
-    referee._room = SimpleNamespace(crowded=True)
+    referee._room = SimpleNamespace(crowded=True, promised=0)
     answer = _answer(referee, ASKED)
     assert answer["report"]["verdict"] == "launch_error" and _failure(answer) is None
 

@@ -121,6 +121,33 @@ def test_a_runner_that_is_waited_for_gives_way_to_a_timing(tmp_path: Path) -> No
     assert told[-1] == "timed again" and runner.meanwhile is None
 
 
+def test_what_must_not_be_stopped_is_shared_with_others_for_so_long(tmp_path: Path) -> None:
+    first, second, third = (DeviceLease(tmp_path, "cpu") for _each in range(3))
+    told: list[str] = []
+    runner = Runner(told)
+
+    def time_it() -> None:
+        with second.exclusive():
+            told.append("timed")
+
+    timing = threading.Thread(target=time_it)
+    with first.lent(runner):
+        usual = runner.meanwhile
+        with first.unstopped(runner, at_most_s=1.0):
+            timing.start()
+            until = time.monotonic() + 0.8
+            while time.monotonic() < until:
+                assert runner.meanwhile is not None and runner.meanwhile() == 0.0
+            with third.shared():
+                assert told == [], "and others share it meanwhile, though somebody wants it alone"
+            deadline = time.monotonic() + 10
+            while "timed" not in told and time.monotonic() < deadline:
+                runner.meanwhile()
+            assert told == ["stopped", "timed", "resumed"], "it took longer than it may"
+        assert runner.meanwhile is usual
+    timing.join()
+
+
 def test_a_turn_comes_before_the_next_timing_of_whoever_times_all_the_time(tmp_path: Path) -> None:
     over, order = threading.Event(), []
 
@@ -171,6 +198,30 @@ def test_when_nobody_was_timed_for_a_while_a_timing_goes_before_turns(tmp_path: 
     assert len(timings) >= 3, "turns are wanted all the time"
     between = [after - before - 1 for before, after in zip(timings, timings[1:], strict=False)]
     assert max(between) >= 2, "and go first for half a second"
+
+
+def test_for_something_short_the_device_is_shared_if_it_is_and_else_had_between_the_rounds_of_a_timing(
+    tmp_path: Path,
+) -> None:
+    rhythm = Rhythm(0.0, 60.0, 60.0, 0.0, 0.0, slice_s=0.2)
+    first, second = DeviceLease(tmp_path, "gpu", rhythm), DeviceLease(tmp_path, "gpu", rhythm)
+    with first.shared(), second.briefly():
+        assert second.turns_had == 0, "together"
+    had = threading.Event()
+
+    def short() -> None:
+        with second.briefly():
+            had.set()
+
+    with first.exclusive() as give_way:
+        thread = threading.Thread(target=short)
+        thread.start()
+        deadline = time.monotonic() + 10
+        while not had.is_set() and time.monotonic() < deadline:
+            time.sleep(0.05)
+            give_way()
+        assert had.is_set() and second.turns_had == 1, "a phase of timings lasts a minute"
+    thread.join()
 
 
 def test_turns_are_had_in_the_order_in_which_they_are_asked_for(tmp_path: Path) -> None:

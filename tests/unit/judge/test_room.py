@@ -124,6 +124,37 @@ def test_what_fits_passes_what_does_not_until_that_has_waited_for_minutes(mine: 
             other.kill()
 
 
+def test_a_finalist_goes_before_those_who_came_earlier(mine: Room, tmp_path: Path) -> None:
+    others = [Other(tmp_path, 90 << 30)]
+    try:
+        assert others[0].says() == "in"
+        others.append(Other(tmp_path, 60 << 30))
+        wait_until(lambda: len(json.loads((tmp_path / "gpu.json").read_text())) == 2)
+        finalist = threading.Thread(target=mine.take, args=(60 << 30,), kwargs={"finalist": True}, daemon=True)
+        finalist.start()
+        wait_until(lambda: len(json.loads((tmp_path / "gpu.json").read_text())) == 3)
+        others[0].leave()
+        finalist.join(20)
+        assert not finalist.is_alive() and mine.promised == 60 << 30
+        assert mine.wanted(idle=True), "the other one waits still"
+    finally:
+        for other in others:
+            other.kill()
+
+
+def test_what_one_keeps_no_longer_others_have_at_once(mine: Room, tmp_path: Path) -> None:
+    mine.take(60 << 30, passing=20 << 30)
+    other = Other(tmp_path, 60 << 30)
+    try:
+        wait_until(lambda: mine.wanted(idle=True))
+        mine.keep(10 << 30)
+        assert other.says() == "in" and mine.promised == 10 << 30
+        mine.keep(90 << 30)
+        assert mine.promised == 10 << 30, "nobody keeps more than it has"
+    finally:
+        other.kill()
+
+
 def test_what_is_needed_at_times_is_kept_for_the_two_that_need_most(mine: Room, tmp_path: Path) -> None:
     mine.take(10 << 30, passing=20 << 30)
     others = [Other(tmp_path, 10 << 30, 20 << 30) for _number in range(4)]

@@ -72,7 +72,8 @@ def certify(
     system, roof = SystemReport(), None
     problem = compose.problem_of(parts.exhibits)
     if evaluation.verdict is Verdict.OK and evaluation.timed:
-        roof = _roofline(parts, evaluation)  # and then the fresh judgement, which ends the exhibits of the first
+        roof = _roofline(parts, evaluation)  # while all workloads are there
+        parts.narrow()
         system = examine(parts, request, evaluation)
     certificate = compose.compose(
         compose.Evidence(
@@ -117,7 +118,8 @@ def check_system(parts: RefereeParts, request: EvaluationRequest) -> SystemRepor
             run_check(parts, request, name, check, found[name])
             took_s[name] = round(time.monotonic() - began, 1)
 
-    _side_by_side(run_lane, ([*_BESIDE_THE_JUDGE, *training], _IN_RUNNERS, sanitizers.CHECKS), parts.device)
+    watched = [(check,) for check in sanitizers.CHECKS]  # at once: nobody is timed meanwhile
+    _side_by_side(run_lane, ([*_BESIDE_THE_JUDGE, *training], _IN_RUNNERS, *watched), parts.device)
     log.info("certificate.checked", candidate=request.candidate_id, took_s=took_s)
     report = SystemReport()
     for name, _check in (*CHECKS, *training):

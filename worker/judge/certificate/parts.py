@@ -27,6 +27,8 @@ class RefereeParts:
     again: Callable[[], Evaluation]
     """The whole judgement once more, in fresh processes, with new secret seeds, parameters, inputs and shapes. Lets go
     of `exhibits` and of what `training` made. Answers a failed judgement with its verdict instead of raising."""
+    narrow: Callable[[], None] = lambda: None
+    """Keep of `exhibits` what the system checks need alone."""
     training: Training | None = None
     """Training with the candidate in its place."""
     control: Callable[[], Evaluation] | None = None

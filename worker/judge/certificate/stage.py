@@ -9,6 +9,7 @@ import random
 import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -65,6 +66,7 @@ def staged(
             bench.write(0, 0)
             outputs = bench.run(SUBJECT, 0, FIRST_RUN_LIMIT_S[request.language])
             trial = Trial(runner, request, parts.exhibits, parts.device, rng, evaluation, {exhibit.name: bench})
+            trial.unstopped = partial(parts.lease.unstopped, runner)
             judge_outputs(trial, "fresh runner", exhibit.cases[0], outputs)
             if alone:
                 runner.freeze()

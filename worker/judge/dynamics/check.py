@@ -108,6 +108,14 @@ class Training:
         self.report: dict[str, Any] | None = None
         """Of the last finalist, as JSON; None when the problem fits no seat."""
 
+    @property
+    def workload(self) -> str | None:
+        """The name of the one that is trained with, or None."""
+        try:
+            return seat_of(self._exhibits).instance.workload.name
+        except NoSeat:
+            return None
+
     def check(self, trial: Trial) -> None:
         """Train with the candidate, or say why not. Raises Fault `incorrect`."""
         self.report = None

@@ -82,6 +82,7 @@ class Sample:
     """What to subtract, if this contender is the trusted one."""
     nonce: int
     outputs: tuple[torch.Tensor, ...] | None
+    """Of one call, until they are checked."""
     waited_s: float = 0.0
     """Seconds for which its threads were ready but had no core, on a CPU."""
     calls: int = 1

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import torch
 
 from worker.judge.timing import stats
 from worker.judge.timing.clocks import DeviceClock, HostClock, Plan, Round, Sample
@@ -201,6 +203,20 @@ def test_what_is_saved_buys_no_more_rounds() -> None:
         {"candidate": noisy, "eager": [1000], "slow": [5000], "slower": [9000]}, Pace(0.1, 4.0, 99)
     ).timed()
     assert _lengths(timings) == {"candidate": 21, "eager": 21, "slow": 3, "slower": 3}
+
+
+def test_results_are_let_go_of_when_they_are_checked() -> None:
+    race = _Field({"candidate": [900], "eager": [1000]})
+    for clock in race._clocks:
+        next_sample = clock.sample
+        clock.sample = lambda *turn, taken=next_sample: replace(taken(*turn), outputs=(torch.zeros(4),))  # type: ignore[method-assign]
+    checked: list[bool] = []
+    race._check_outputs = (  # type: ignore[method-assign]
+        lambda _turn, mine, trusted, _fresh, full: checked.append(None not in (mine.outputs, trusted.outputs))
+    )
+    rounds = race._all_rounds(cast(Any, SimpleNamespace(choose=lambda: (None, 0))))
+    assert rounds and checked == [True] * len(rounds)
+    assert all(sample.outputs is None for samples in rounds for sample in samples.values())
 
 
 def test_a_race_that_is_run_again_has_all_contenders() -> None:

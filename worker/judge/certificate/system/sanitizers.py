@@ -21,6 +21,9 @@ from worker.judge.verdict import Fault, Verdict
 
 _LIMIT_S = 240.0
 """compute-sanitizer slows a kernel 10 to 50 times, and importing torch under it takes tens of seconds."""
+_UNSTOPPED_S = 45.0
+"""compute-sanitizer, stopped while others were timed, hung in four of 25 runs on an H100: its processes waited for each
+other until the limit. It takes 5 to 15 s; whoever takes longer is stopped."""
 _FOUND, _CANNOT = 86, (Verdict.LAUNCH_ERROR, Verdict.BUILD_ERROR, Verdict.TIMEOUT)
 """The exit code that the tools are told to end with when they found something."""
 _SUMMARY = re.compile(r"(?:ERROR SUMMARY: (\d+) error)|(?:RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) error)")
@@ -83,7 +86,9 @@ def _on_device(trial: Trial, tool: str, verdict: Verdict | None) -> None:
     if tool == "memcheck":
         # Errors that the driver's interface returns are not accesses; a loader may ask until it gets one.
         options += ["--padding", str(_PADDING_BYTES), "--report-api-errors", "no"]
-    answer = _watched(trial, name, [command, *options], _DEVICE_ENVIRONMENT)
+    trial.runner.give_way()
+    with trial.unstopped(_UNSTOPPED_S):
+        answer = _watched(trial, name, [command, *options], _DEVICE_ENVIRONMENT)
     if answer is None:
         return
     errors = _errors(answer["summary"])
