@@ -14,7 +14,7 @@ import torch
 
 from worker.judge.dynamics.honest import ROUNDING, accumulated_in, exactly, honest_operations
 from worker.judge.dynamics.model import Weights, initial_weights
-from worker.judge.dynamics.optimisers import OPTIMISERS
+from worker.judge.dynamics.optimisers import optimisers
 from worker.judge.dynamics.report import BiasFound, DynamicsReport
 from worker.judge.dynamics.seating import fill
 from worker.judge.dynamics.seats import Operation, Seat
@@ -48,13 +48,14 @@ class Rehearsal:
         chooses as many as fit the device's time budget. `pause` is called now and then: others may have the device."""
         self.seat, self.seed, self._clock = seat, seed, clock
         self._device = seat.outputs[0].device
+        self._optimisers = optimisers(seat.shape.width)
         self.start: Weights = initial_weights(seat.shape, self._generator(seed))
         self.operations = honest_operations(seat, null_runs, seed)
         with _one_thread():
             self.steps = steps or self._affordable(null_runs)
             self.null = {
                 name: [train(fill(seat, each), self.start, make(), self.batches(), pause) for each in self.operations]
-                for name, make in OPTIMISERS.items()
+                for name, make in self._optimisers.items()
             }
 
     def batches(self) -> Iterator[Batch]:
@@ -71,7 +72,7 @@ class Rehearsal:
         tape = _Tape(operation, self._sampled_calls())
         distances: list[Distance] = []
         with _one_thread():
-            for name, make in OPTIMISERS.items():
+            for name, make in self._optimisers.items():
                 run = train(fill(self.seat, tape if not distances else operation), self.start, make(), self.batches())
                 distances.append(self.distance(name, run))
         return DynamicsReport(
@@ -97,13 +98,13 @@ class Rehearsal:
         """Steps that fit the budget, by the second of two steps of the reference."""
         self.steps = 2
         model = fill(self.seat, self.operations[0])
-        training = Training(model, self.start, next(iter(OPTIMISERS.values()))())
+        training = Training(model, self.start, next(iter(self._optimisers.values()))())
         for batch in self.batches():
             started = self._clock()
             training.step(batch)
             training.settle()
             step_s = max(self._clock() - started, 1e-4)
-        runs = (null_runs + 1) * len(OPTIMISERS)
+        runs = (null_runs + 1) * len(self._optimisers)
         fewest, most = _STEPS[self._device.type]
         return max(fewest, min(most, int(BUDGET_S[self._device.type] / runs / step_s)))
 

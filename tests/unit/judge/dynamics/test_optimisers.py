@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from worker.judge.dynamics.optimisers import OPTIMISERS, Adafactor, AdamW, Optimiser, Sgd
+from worker.judge.dynamics.model import Shape, Transformer, initial_weights
+from worker.judge.dynamics.optimisers import Adafactor, AdamW, Optimiser, Sgd, optimisers
+from worker.judge.dynamics.text import labels_of, zipf_tokens
+from worker.judge.dynamics.training import train
 
 
 def trained(optimiser: Optimiser, scale: float = 1.0, steps: int = 60) -> list[torch.Tensor]:
@@ -17,11 +20,23 @@ def trained(optimiser: Optimiser, scale: float = 1.0, steps: int = 60) -> list[t
     return weights
 
 
-@pytest.mark.parametrize("name", OPTIMISERS)
+@pytest.mark.parametrize("name", optimisers(32))
 def test_each_moves_towards_the_minimum(name: str) -> None:
-    matrix, vector = trained(OPTIMISERS[name]())
+    matrix, vector = trained(optimisers(32)[name]())
     assert 0.1 < float(matrix.mean()) < 1.3
     assert 0.1 < float(vector.mean()) < 2.6
+
+
+@pytest.mark.parametrize("width", [32, 256])
+@pytest.mark.parametrize("name", optimisers(32))
+def test_a_model_of_each_width_trains_steadily(name: str, width: int) -> None:
+    shape, generator = Shape(width, 1000, width, classes=64), torch.Generator().manual_seed(3)
+    start = initial_weights(shape, generator)
+    tokens = [zipf_tokens(2, 128, shape.vocabulary, generator) for _step in range(24)]
+    batches = iter([(each, labels_of(each, shape.classes)) for each in tokens])
+    losses = train(Transformer(torch.float32), start, optimisers(width)[name](), batches).losses
+    assert max(losses) < 1.2 * losses[0], "it does not start with chaos"
+    assert sum(losses[-4:]) / 4 < 0.9 * losses[0]
 
 
 def test_gradient_descent_is_the_textbooks() -> None:
