@@ -23,7 +23,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,9 @@ from worker.judge.verdict import Fault, ReferenceFailed, Verdict
 
 log = structlog.get_logger()
 
-_COMPILE_LIMIT_S = 600.0
+_COMPILE_LIMIT_S, _AHEAD_LIMIT_S = 600.0, 240.0
+"""For one workload in one mode. A scan whose steps each look back twice as far was not compiled after nine minutes, in
+which three compilers held 30 GB of an H100."""
 _REFERENCE_LIMIT_S = 120.0
 _WARM_CASES = 3
 """Calls before the race, each on other values: torch.compile takes a size that depends on values for a constant at
@@ -70,6 +72,7 @@ def compile_ahead(
     seed: int,
     runners: Sequence[Runner],
     held: Held,
+    slow: Slow,
 ) -> bool:
     """Fill the compile cache of a problem's baselines in `runners`, with one set of inputs of each workload.
 
@@ -77,12 +80,12 @@ def compile_ahead(
     meanwhile: 60 to 100 s in which others wait for a GPU's memory. The device is used in turns of the runners, and
     `held` to prepare them. Each runner compiles for its share of the workloads, on one core: of 16, judges that had
     one each kept three busy. A baseline that the compiler refuses for one workload is none for the others either, and
-    compiled no more here: on an H100 refusals came after 10 to 25 s each, 20 of them for one problem. Returns whether
-    no memory was missing for any. Raises Fault, ReferenceFailed, and what torch raises when a device's memory is full.
+    compiled no more here: on an H100 refusals came after 10 to 25 s each, 20 of them for one problem. Where one takes
+    too long none is compiled any more, and `slow` is told. Returns whether no memory was missing for any. Raises Fault,
+    ReferenceFailed, and what torch raises when a device's memory is full.
     """
-    refused: set[str] = set()
-    short: set[str] = set()
-    modes = [mode for mode in _modes(device, problem.spec) if mode.compile_mode is not None]
+    trouble = _Trouble(slow)
+    modes = [mode for mode in _modes(device, problem.spec) if mode.compile_mode and mode.name not in slow.reasons]
     workloads = problem.workloads(hardware)
     making = threading.Lock()  # of inputs: torch's random numbers are one process's
 
@@ -90,6 +93,8 @@ def compile_ahead(
         for mode in modes:
             runner.ask(_loading(mode, problem.outline.source, turns=True), _REFERENCE_LIMIT_S)
         for workload in mine:
+            if runner.dead:
+                return
             fill_one(runner, workload)
             if device != "cpu":
                 torch.cuda.empty_cache()  # others are judged meanwhile: judge and runners held 32 GB of an H100
@@ -102,8 +107,7 @@ def compile_ahead(
             bench = Workbench(runner, instance, [case], device, 1)
             bench.write(0, 0)
         try:
-            _compile(modes, bench, held, refused, short)
-            bench.trim()
+            _compile(modes, bench, held, trouble)
         finally:
             bench.close()
 
@@ -111,33 +115,72 @@ def compile_ahead(
         shares = [workloads[number :: len(runners)] for number in range(len(runners))]
         for filled in [threads.submit(fill, runner, mine) for runner, mine in zip(runners, shares, strict=True)]:
             filled.result()
-    return not short
+    return not trouble.short
 
 
-def _compile(modes: Sequence[Mode], bench: Workbench, held: Held, refused: set[str], short: set[str]) -> None:
-    """Compile for one workload what was not refused for another, and add what is refused or short of memory. Raises
-    Fault when the runner is lost."""
+@dataclass(slots=True)
+class _Trouble:
+    """Baselines that were not compiled ahead, by name."""
+
+    slow: Slow
+    refused: set[str] = field(default_factory=set)
+    """By the compiler."""
+    short: set[str] = field(default_factory=set)
+    """Of memory."""
+
+    @property
+    def over(self) -> set[str]:
+        """Those that are compiled no more."""
+        return self.refused | set(self.slow.reasons)
+
+
+def _compile(modes: Sequence[Mode], bench: Workbench, held: Held, trouble: _Trouble) -> None:
+    """Compile for one workload what is not over, and add what is now. A runner that took too long is lost. Raises Fault
+    when it is lost otherwise."""
     for mode in modes:
-        if mode.name in refused:
+        if mode.name in trouble.over:
             continue
         try:
             with held():
                 bench.construct(mode.name, _REFERENCE_LIMIT_S)
-            bench.run(mode.name, 0, _COMPILE_LIMIT_S)
+            bench.run(mode.name, 0, _AHEAD_LIMIT_S)
         except Fault as fault:
+            told = {"baseline": mode.name, "workload": bench.name, "reason": fault.reason[:300]}
+            log.warning("baseline.not_compiled_ahead", **told)
+            if fault.verdict is Verdict.TIMEOUT:
+                for each in modes:  # the others compile the same graph, and search beside
+                    trouble.slow.add(each.name, f"not compiled within {_AHEAD_LIMIT_S:.0f} s for {bench.name!r}")
+                return
             if _lost(fault, bench.runner):
                 raise
             if "out of memory" in fault.reason:
-                short.add(mode.name)
+                trouble.short.add(mode.name)
             elif fault.reason.startswith("InductorError"):
-                refused.add(mode.name)
-            told = {"baseline": mode.name, "workload": bench.name, "reason": fault.reason[:300]}
-            log.warning("baseline.not_compiled_ahead", **told)
+                trouble.refused.add(mode.name)
+    bench.trim()
 
 
 def _lost(fault: Fault, runner: Runner) -> bool:
     """Whether more was lost than the baseline."""
     return fault.verdict in (Verdict.TIMEOUT, Verdict.INFRA_ERROR) or runner.dead
+
+
+class Slow:
+    """Baselines that are not compiled in time on this machine, and why; kept on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._lock = path, threading.Lock()
+        self.reasons: dict[str, str] = {}
+        with contextlib.suppress(OSError, ValueError):  # none yet, or cut off by a full disk
+            self.reasons = json.loads(path.read_text())
+
+    def add(self, name: str, reason: str) -> None:
+        """From now on it is no baseline here."""
+        with self._lock:
+            self.reasons = {**self.reasons, name: self.reasons.get(name, reason)}
+            partial = self._path.with_suffix(f".{os.getpid()}.part")
+            partial.write_text(json.dumps(self.reasons))
+            partial.replace(self._path)
 
 
 class Record:
@@ -187,6 +230,7 @@ class Baselines:
         exhibits: Exhibits,
         spawn: Callable[[], Runner],
         record: Record,
+        slow: Slow,
         *,
         eager_only: bool = False,
         crowded_out: Callable[[Fault], bool] = lambda _fault: False,
@@ -196,14 +240,15 @@ class Baselines:
 
         Raises ReferenceFailed when the reference does not run in a runner, Fault when one is lost or crowded out."""
         self._crowded_out = crowded_out
-        self._exhibits, self._spawn, self._record = exhibits, spawn, record
-        self.missing: dict[str, str] = {}
+        self._exhibits, self._spawn, self._record, self._slow = exhibits, spawn, record, slow
+        self.missing: dict[str, str] = dict(slow.reasons)
         """Baselines that could not be made, and why."""
         self._places: dict[str, _Place] = {}
         source, device = exhibits.problem.outline.source, exhibits.device
         modes = _modes(device, exhibits.problem.spec)[: 1 if eager_only else None]
         self._full = set(record.latency_us) != {exhibit.name for exhibit in exhibits.workloads}
         wanted = {mode.name for mode in modes} if self._full else {*_ALWAYS, *record.fastest()}
+        wanted -= set(slow.reasons)
         try:
             self.names = [mode.name for mode in modes if mode.name in wanted and self._make(mode, source)]
             if TRUSTED not in self.names:
@@ -260,6 +305,8 @@ class Baselines:
         except Fault as fault:
             self.missing[mode.name] = fault.reason
             log.warning("baseline.failed", baseline=mode.name, reason=fault.reason)
+            if fault.verdict is Verdict.TIMEOUT and mode.name != TRUSTED:
+                self._slow.add(mode.name, f"not compiled and run within {_COMPILE_LIMIT_S:.0f} s")
             if _lost(fault, place.runner) or self._crowded_out(fault):
                 raise
             if place is not self._places.get(TRUSTED):  # a library that is not here would hold a process

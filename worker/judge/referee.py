@@ -22,7 +22,7 @@ import torch
 
 from problems.catalog import ProblemError
 from worker.judge import ahead, artefacts, environment, phases
-from worker.judge.baselines import Baselines, Record
+from worker.judge.baselines import Baselines, Record, Slow
 from worker.judge.certificate.certify import certify
 from worker.judge.certificate.parts import RefereeParts
 from worker.judge.certificate.system import control
@@ -83,6 +83,7 @@ class Referee:
             self.device,
             lambda problem, hardware: self._take_room(problem, hardware, _AHEAD_SHARE),
             lambda name: self._kept(name, ".ahead"),
+            self._slow,
         )
         self._shortfall: Shortfall | None = None
         self._exhibits: Exhibits | None = None
@@ -416,6 +417,7 @@ class Referee:
             exhibits,
             spawn,
             self._record(name),
+            self._slow(name),
             eager_only=self._options.eager_only,
             crowded_out=lambda fault: _OF_MEMORY in fault.reason and self.crowded,
         )
@@ -423,6 +425,10 @@ class Referee:
     def _record(self, name: str) -> Record:
         """What the baselines of a problem took when all of them were raced, if they were."""
         return Record(self._kept(name, ".eager" if self._options.eager_only else ""))
+
+    def _slow(self, name: str) -> Slow:
+        """Which of a problem's baselines take too long to compile."""
+        return Slow(self._kept(name, ".slow"))
 
     def _kept(self, name: str, suffix: str) -> Path:
         """A file about the baselines of a problem on this machine."""

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from worker.judge.baselines import Baselines, Record, compile_ahead
+from worker.judge import baselines as baselines_module
+from worker.judge.baselines import Baselines, Record, Slow, compile_ahead
 from worker.judge.compiling import Compiling
 from worker.judge.exhibits import Exhibits
 from worker.judge.lease import DeviceLease
@@ -95,14 +96,41 @@ def test_what_the_compiler_refuses_ahead_is_compiled_no_more(tmp_path: Path, cap
     try:
         ahead = processes.baseline_runner("plain")
         ahead.turn = lease.turn
-        assert compile_ahead(problem, "cpu", "cpu", 3, [ahead], lease.shared), "no memory was missing"
+        slow = Slow(tmp_path / "slow.json")
+        assert compile_ahead(problem, "cpu", "cpu", 3, [ahead], lease.shared, slow), "no memory was missing"
         assert "misses 2" not in ahead.log(), "nor for the second workload, which could be"
         ahead.close()
         said = [line for line in capfd.readouterr().out.splitlines() if "baseline.not_compiled_ahead" in line]
         assert len(said) == 1 and "workload=few" in said[0]
         exhibits = Exhibits(problem, "cpu", "cpu", 7)
-        baselines = Baselines(exhibits, lambda: processes.baseline_runner("plain"), Record(tmp_path / "record.json"))
+        baselines = Baselines(
+            exhibits, lambda: processes.baseline_runner("plain"), Record(tmp_path / "record.json"), slow
+        )
         assert baselines.names == ["eager"] and "not NoneType" in baselines.missing["compile"]
+    finally:
+        if baselines is not None:
+            baselines.close()
+        processes.close()
+
+
+def test_what_takes_too_long_to_compile_is_no_baseline_on_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(baselines_module, "_AHEAD_LIMIT_S", 2.0)
+    endless = FAILS_FOR_THE_FIRST.replace("raise TypeError(", "__import__('time').sleep(600); raise TypeError(")
+    processes = Processes(RefereeOptions(tmp_path, "cpu"), on_gpu=False)
+    problem, lease, baselines = Problem(endless, "plain"), DeviceLease(tmp_path / "lease", "cpu"), None
+    try:
+        ahead = processes.baseline_runner("plain")
+        ahead.turn = lease.turn
+        assert compile_ahead(problem, "cpu", "cpu", 3, [ahead], lease.shared, Slow(tmp_path / "slow.json"))
+        assert ahead.dead, "and all that it held is free"
+        slow = Slow(tmp_path / "slow.json")
+        assert slow.reasons == {"compile": "not compiled within 2 s for 'few'"}
+        record = Record(tmp_path / "record.json")
+        exhibits = Exhibits(problem, "cpu", "cpu", 7)
+        baselines = Baselines(exhibits, lambda: processes.baseline_runner("plain"), record, slow)
+        assert baselines.names == ["eager"] and baselines.missing == slow.reasons
     finally:
         if baselines is not None:
             baselines.close()
@@ -125,12 +153,15 @@ def test_what_was_compiled_ahead_is_not_compiled_again(tmp_path: Path) -> None:
 
         ahead = processes.baseline_runner("plain")
         ahead.turn = turn
-        compile_ahead(problem, "cpu", "cpu", 3, [ahead], lease.shared)
+        slow = Slow(tmp_path / "slow.json")
+        compile_ahead(problem, "cpu", "cpu", 3, [ahead], lease.shared, slow)
         assert "hits 0 misses 2" in ahead.log()
         assert turns == 2, "what was compiled runs alone on the device, once for each workload"
         ahead.close()
         exhibits = Exhibits(problem, "cpu", "cpu", 7)
-        baselines = Baselines(exhibits, lambda: processes.baseline_runner("plain"), Record(tmp_path / "record.json"))
+        baselines = Baselines(
+            exhibits, lambda: processes.baseline_runner("plain"), Record(tmp_path / "record.json"), slow
+        )
         assert baselines.missing == {}
         assert any("hits 2 misses 0" in each.log() for each in baselines.runners)
     finally:
@@ -146,7 +177,10 @@ def test_baselines_are_compiled_in_a_thread_and_what_fails_there_costs_nothing(t
     def room(problem: Problem, hardware: str) -> None:
         told.append((problem.outline.name, hardware))
 
-    compiling = Compiling(processes, lease, "cpu", room, lambda name: tmp_path / f"{name}.json", at_once=2)
+    slow = Slow(tmp_path / "slow.json")
+    compiling = Compiling(
+        processes, lease, "cpu", room, lambda name: tmp_path / f"{name}.json", lambda _name: slow, at_once=2
+    )
     baselines = None
     try:
         assert not compiling.wait(), "nothing was begun"
@@ -159,7 +193,7 @@ def test_baselines_are_compiled_in_a_thread_and_what_fails_there_costs_nothing(t
         assert told == [("plain", "cpu")], "room was taken"
         exhibits = Exhibits(plain, "cpu", "cpu", 7)
         name = exhibits.problem.outline.source_hash
-        baselines = Baselines(exhibits, lambda: processes.baseline_runner(name), Record(tmp_path / "record.json"))
+        baselines = Baselines(exhibits, lambda: processes.baseline_runner(name), Record(tmp_path / "record.json"), slow)
         assert any("hits 2 misses 0" in each.log() for each in baselines.runners)
 
         broken = Problem(PLAIN.replace("torch.softmax(x, dim=-1)", "x.none()"), "broken")
@@ -177,7 +211,10 @@ def test_nothing_is_compiled_in_a_race(tmp_path: Path) -> None:
     baselines = None
     try:
         exhibits = Exhibits(Problem(PROBLEM, "ragged"), "cpu", "cpu", 7)
-        baselines = Baselines(exhibits, lambda: processes.baseline_runner("ragged"), Record(tmp_path / "record.json"))
+        slow = Slow(tmp_path / "slow.json")
+        baselines = Baselines(
+            exhibits, lambda: processes.baseline_runner("ragged"), Record(tmp_path / "record.json"), slow
+        )
         assert baselines.missing == {}
         runner = next(each for each in baselines.runners if "compiles" in each.log())
         compiled = runner.log().count("compiles")

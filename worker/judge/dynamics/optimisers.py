@@ -102,9 +102,10 @@ _WIDE = 100
 
 
 def optimisers(width: int) -> dict[str, Callable[[], Optimiser]]:
-    """By the name that reports use, for a micro model of this width: at the highest rates, or nearly, at which it trains
-    fast and steadily. Above them it is chaos: with SGD at 0.5 a model of 256 went from a loss of 4.8 to 46, and honest
-    kernels of swiglu and rmsnorm_residual ended 40 and 18 standard deviations from others in single rows (H100)."""
+    """By the name that reports use, for a micro model of this width: about the highest rates at which it is steady.
+
+    Above them it is chaos: with SGD at 0.5 a model of 256 went from a loss of 4.8 to 46, and honest kernels of swiglu
+    and rmsnorm_residual ended 40 and 18 standard deviations from others in single rows (H100)."""
     if width < _WIDE:
         return {
             "SGD": lambda: Sgd(rate=0.5),
