@@ -75,9 +75,12 @@ class Device:
         self._room = Room(folder, "device", int(memory_gib * GIB))
         self.begin = self._lease.begin
 
-    def take_room(self, kept_gib: float, passing_gib: float) -> None:
+    def take_room(self, kept_gib: float, passing_gib: float, *, finalist: bool = False) -> None:
         with self._seen.during(trace.ROOM):
-            self._room.take(int(kept_gib * GIB), int(passing_gib * GIB))
+            self._room.take(int(kept_gib * GIB), int(passing_gib * GIB), finalist=finalist)
+
+    def keep_room(self, kept_gib: float) -> None:
+        self._room.keep(int(kept_gib * GIB))
 
     def leave(self) -> None:
         self._room.leave()
@@ -104,6 +107,14 @@ class Device:
     def lent(self, *runners: FakeRunner) -> Iterator[Callable[[FakeRunner], None]]:
         with self._entered(self._lease.lent(*runners), trace.TO_SHARE) as add:
             yield add
+
+    def unstopped(self, runner: FakeRunner, at_most_s: float) -> AbstractContextManager[None]:
+        return self._lease.unstopped(runner, at_most_s * self._clock.scale)
+
+    @contextmanager
+    def briefly(self) -> Iterator[None]:
+        with self._entered(self._lease.briefly(), trace.FOR_A_TURN):
+            yield
 
     @contextmanager
     def exclusive(self) -> Iterator[Callable[[float], None]]:

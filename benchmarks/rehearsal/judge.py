@@ -19,7 +19,8 @@ from benchmarks.rehearsal.trace import Trace
 from worker.judge.phases import Rhythm
 from worker.judge.room import GRACE_S
 
-_AHEAD_SHARE = 0.25
+_AHEAD_SHARE = 0.5
+_UNSTOPPED_S = 45.0
 _LOOK_S = 1.0
 
 
@@ -43,9 +44,10 @@ class FakeJudge:
                 self._wait_for_a_question()
             if not self._prepared:
                 self._prepare(operator)
+            self._device.keep_room(self._stages.checked_gib)
             self._check_system()
             with self._seen.during(trace.AGAIN):
-                self._prepare(operator)
+                self._prepare(operator, finalist=True)
                 self._judge(operator, self._stages.thorough, self._stages.again_modes)
                 self._control(operator)
                 with self._device.exclusive() as work:
@@ -72,10 +74,10 @@ class FakeJudge:
         def fill(mine: Sequence[int]) -> None:
             rng = random.Random(self._rng.random())
             for _workload in mine:
-                with self._device.shared(), making:
+                with self._device.briefly(), making:
                     self._device.own(self._stages.inputs.draw(rng))
                 for _mode in range(self._stages.modes):
-                    with self._device.shared():
+                    with self._device.briefly():
                         self._device.own(self._stages.construct.draw(rng))
                     self._compile(operator, rng)
 
@@ -93,8 +95,8 @@ class FakeJudge:
             self._device.turn((self._stages.long_turn if long else self._stages.turn).draw(rng))
         self._clock.sleep(cpu_s)
 
-    def _prepare(self, operator: Operator) -> None:
-        self._device.take_room(operator.kept_gib, operator.passing_gib)
+    def _prepare(self, operator: Operator, *, finalist: bool = False) -> None:
+        self._device.take_room(operator.kept_gib, operator.passing_gib, finalist=finalist)
         self._prepared = True
         with self._device.shared() as work:
             for _workload in range(operator.workloads):
@@ -155,28 +157,37 @@ class FakeJudge:
             self._device.leave()
 
     def _check_system(self) -> None:
-        """In three lanes."""
+        """In five lanes."""
 
         def beside_the_judge() -> None:
             for _check in range(2):
-                self._check()
-            self._check(alone=True)
-            self._train()
+                self._check(self._stages.system)
+            self._check(self._stages.system, alone=True)
+            if self._rng.random() < self._stages.trained_share:
+                self._train()
 
         def in_runners() -> None:
-            for _check in range(3):
-                self._check()
+            for span in (self._stages.system, self._stages.system, self._stages.compiled):
+                self._check(span)
 
-        with self._seen.during(trace.SYSTEM), ThreadPoolExecutor(2) as threads:
-            others = [threads.submit(in_runners) for _lane in range(2)]
+        with self._seen.during(trace.SYSTEM), ThreadPoolExecutor(4) as threads:
+            others = [threads.submit(in_runners), *(threads.submit(self._sanitize) for _tool in range(3))]
             beside_the_judge()
             for each in others:
                 each.result()
 
-    def _check(self, *, alone: bool = False) -> None:
+    def _sanitize(self) -> None:
         runner = self._started()
         with self._device.lent(runner):
-            runner.ask(self._draw(self._stages.system))
+            runner.ask(self._draw(self._stages.load))
+            runner.give_way()
+            with self._device.unstopped(runner, _UNSTOPPED_S):
+                runner.ask(self._draw(self._stages.sanitizer))
+
+    def _check(self, span: Span, *, alone: bool = False) -> None:
+        runner = self._started()
+        with self._device.lent(runner):
+            runner.ask(self._draw(span))
         if alone:
             with self._device.exclusive() as work:
                 work(self._draw(self._stages.leak))

@@ -1,7 +1,6 @@
 """What judging one operator takes: the stages of `worker.judge.referee`, in seconds that nobody disturbs.
 
-They are estimates from logs of slices on an H200, which hold few undisturbed seconds, made to fit what those slices
-waited for (see `__main__`).
+They are estimates from logs of slices on an H200 and on H100s, which hold few undisturbed seconds.
 """
 
 from __future__ import annotations
@@ -51,13 +50,13 @@ class Stages:
 
     build: Span = Span(5.0, 25.0)
     """Of an operator's first candidate, without the device, beside the compilers."""
-    compile: Span = Span(3.0, 7.0)
+    compile: Span = Span(2.0, 5.0)
     """Of one workload in one mode: a compiler on one core."""
     modes: int = 4
-    turns: tuple[int, int] = (1, 4)
-    """While one workload is compiled in one mode."""
-    turn: Span = Span(0.05, 0.4)
-    long_turn: Span = Span(1.0, 3.0)
+    turns: tuple[int, int] = (6, 14)
+    """While one workload is compiled in one mode: 68 to 369 for an operator, of 0.04 s on average (H100)."""
+    turn: Span = Span(0.01, 0.06)
+    long_turn: Span = Span(0.3, 0.9)
     long_share: float = 0.25
     """Of matrix products in one mode, whose first turn is a search for a template."""
     inputs: Span = Span(0.3, 1.0)
@@ -82,11 +81,17 @@ class Stages:
     floor: Span = Span(0.15, 0.25)
     gap: Span = Span(0.3, 1.5)
     """From an answer to the next question."""
-    system: Span = Span(4.0, 11.0)
+    system: Span = Span(1.5, 3.0)
     """One system check."""
+    compiled: Span = Span(6.0, 14.0)
+    sanitizer: Span = Span(5.0, 9.0)
     leak: Span = Span(1.5, 2.5)
-    training: Span = Span(10.0, 20.0)
+    training: Span = Span(40.0, 90.0)
+    trained_share: float = 0.5
+    """Of the operators: the others fit into no transformer."""
     training_step_s: float = 0.2
+    checked_gib: float = 9.0
+    """What a finalist's judge keeps for its system checks."""
     again_modes: int = 3
 
     def alone_s(self, operator: Operator) -> float:
@@ -107,7 +112,8 @@ class Stages:
         checks_s = sum(self.checks) / 2 * (self.check.mean + self.own.mean)
         judged_s = (operator.candidates + 1) * (self.start.mean + self.load.mean + checks_s)
         baselines_s = (self.modes + self.again_modes) * operator.workloads * self.baseline.mean
-        lane_s = 3 * (self.start.mean + self.system.mean) + self.start.mean + self.load.mean + self.training.mean
+        trained_s = self.trained_share * (self.start.mean + self.load.mean + self.training.mean)
+        lane_s = 3 * (self.start.mean + self.system.mean) + trained_s
         prepared_s = 2 * operator.workloads * self.prepare.mean
         control_s = self.start.mean + self.load.mean
         return self.alone_s(operator) + ahead_s + judged_s + baselines_s + lane_s + prepared_s + control_s

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch.nn import functional as F
 
 from tests.unit.judge.dynamics.problems import LAYER, LOSS, embedding, reference, seat_of
+from worker.judge.dynamics.honest import Honest, honest_operations
 from worker.judge.dynamics.model import Transformer, Weights, initial_weights, normalised, plain_embedding
 from worker.judge.dynamics.seating import fill
 from worker.judge.dynamics.seats import NoSeat
@@ -102,3 +105,38 @@ def test_with_the_reference_in_it_a_losss_seat_has_autograds_own_gradients() -> 
     theirs = gradients(Transformer(torch.float32, loss=F.cross_entropy), weights, batch)
     for name, gradient in theirs.items():
         assert torch.allclose(ours[name], gradient, rtol=1e-3, atol=1e-6), name
+
+
+@pytest.mark.parametrize("source", [LAYER, LOSS])
+def test_an_honest_operation_gives_alone_what_its_forward_gives_with_gradients(source: str) -> None:
+    seat = seat_of(source)
+    arguments = tuple(seat.inputs)
+    for operation in honest_operations(seat, 6, seed=5)[::2]:  # without noise
+        assert isinstance(operation, Honest)
+        alone, whole = operation.forward(arguments), operation(arguments)
+        assert len(alone) < len(whole)
+        assert all(torch.equal(one, other) for one, other in zip(alone, whole, strict=False))
+
+
+def test_a_step_asks_an_honest_operation_for_its_gradients_once() -> None:
+    seat = seat_of(LAYER)
+    asked: list[str] = []
+    (honest,) = honest_operations(seat, 1, seed=5)
+    assert isinstance(honest, Honest)
+
+    def whole(arguments: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+        asked.append("whole")
+        return honest(arguments)
+
+    def forward(arguments: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+        asked.append("forward")
+        return honest.forward(arguments)
+
+    generator = torch.Generator().manual_seed(1)
+    weights = initial_weights(seat.shape, generator)
+    tokens = zipf_tokens(*seat.batch, seat.shape.vocabulary, generator)
+    batch = (tokens, labels_of(tokens, seat.shape.classes))
+    once = gradients(fill(seat, Honest(whole, forward)), weights, batch)
+    assert asked == ["forward", "whole"]
+    twice = gradients(fill(seat, lambda arguments: honest(arguments)), weights, batch)
+    assert all(torch.equal(once[name], twice[name]) for name in twice)
