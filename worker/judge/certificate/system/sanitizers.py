@@ -22,7 +22,7 @@ from worker.judge.verdict import Fault, Verdict
 _LIMIT_S = 240.0
 """compute-sanitizer slows a kernel 10 to 50 times, and importing torch under it takes tens of seconds."""
 _UNSTOPPED_S = 45.0
-"""compute-sanitizer, stopped while others were timed, hung in four of 25 runs on an H100: its processes waited for each
+"""compute-sanitizer, stopped while others were timed, hung in four of 31 runs on an H100: its processes waited for each
 other until the limit. It takes 5 to 15 s; whoever takes longer is stopped."""
 _FOUND, _CANNOT = 86, (Verdict.LAUNCH_ERROR, Verdict.BUILD_ERROR, Verdict.TIMEOUT)
 """The exit code that the tools are told to end with when they found something."""
