@@ -43,7 +43,7 @@ class Rhythm:
 
 ANY = Rhythm(0.0, 0.0, math.inf, 0.0, 0.0)
 """For a CPU, where stopping a process is stopping its work."""
-GPU = Rhythm(0.5, 2.5, 10.0, 0.1, 0.25, slice_s=0.5)
+GPU = Rhythm(1.5, 4.0, 10.0, 0.1, 0.25, slice_s=0.5)
 
 
 @dataclass(frozen=True, slots=True)
