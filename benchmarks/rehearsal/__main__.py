@@ -12,10 +12,11 @@ What it does not model: processors that are too few, sharers that slow each othe
 queued (it is waited for, and uses nothing), failures, profiles, tuning, and the service: from a verdict to the next
 question it takes 0.3 to 1.5 s here, which was never measured.
 
-Calibration. With the code of 25 November, eight judges and 500 s it waited as slices on an H200 did
+Calibration. With the code and the stages of 25 November, eight judges and 500 s it waited as slices on an H200 did
 (docs/results/sharing-a-gpu.md), within a factor of 1.6: 975 to 1,068 judge-seconds for baselines being compiled (seen:
 937), 1,139 to 1,382 for room (904), 539 to 743 to share (810, before there were phases), 337 to 408 in system checks
-(435); and it certified none to one (two). Only differences between two runs of it say anything.
+(435); and it certified none to one (two). The stages are those of H100s of 26 November since, and were not held against
+a slice again. Only differences between two runs of it say anything.
 """
 
 from __future__ import annotations

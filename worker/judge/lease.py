@@ -13,7 +13,8 @@ seconds after some seconds (`worker.judge.phases`).
 Whoever shares the device mostly waits for a runner that imports, compiles or checks, 10 to 90 s at a time, and uses the
 device in between. While a timing waits, such a runner is stopped (`lent`): with four judges on an H200 that did not,
 each timing waited for most of those seconds, and the device idled for a third of the time. It is stopped while its
-candidate is built, too: 20 to 60 s of a compiler, for which nobody was timed.
+candidate is built, too: 20 to 60 s of a compiler, for which nobody was timed. What does not outlive that (`unstopped`)
+keeps timings waiting, and lets others share the device meanwhile.
 """
 
 from __future__ import annotations

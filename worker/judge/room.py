@@ -1,7 +1,8 @@
 """Room in a GPU's memory: judges that share a device wait for each other here, instead of running out of it.
 
-A judge says what its problem will need before it allocates any, and waits until that is free: in turn, but whoever
-fits into what is left may pass one that needs more, for some minutes; and whoever is alone never waits. A judge that is
+A judge says what its problem will need before it allocates any, and waits until that is free: finalists first, the
+others in turn, but whoever fits into what is left may pass one that needs more, for some minutes; and whoever is alone
+never waits. A judge that is
 idle for some seconds, or has been at work for long, leaves when somebody waits. Without this, seven judges of the
 bundled problems on one H200 (140 GiB) left 40 of 59 without a verdict.
 
@@ -62,6 +63,7 @@ class _Entry:
     passing: int = 0
     """Bytes that it needs at times, on top of `nbytes`."""
     finalist: bool = False
+    """Whether it is for a second judgement."""
 
     def covers(self, other: _Entry) -> bool:
         """Whether it is held and no smaller."""
@@ -97,11 +99,8 @@ class Room:
                 entries[:] = [replace(mine, held=True) if self._is_mine(entry) else entry for entry in entries]
                 return
             others = self._others(entries)
-            place = next(
-                (at for at, entry in enumerate(others) if finalist and not entry.held and not entry.finalist), None
-            )
-            others.insert(len(others) if place is None else place, mine)
-            entries[:] = others
+            behind = [entry for entry in others if finalist and not entry.held and not entry.finalist]
+            entries[:] = [*(entry for entry in others if entry not in behind), mine, *behind]
         while not self._let_in():
             time.sleep(_POLL_S)
         if (waited_s := time.monotonic() - began) > 1:

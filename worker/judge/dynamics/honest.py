@@ -80,7 +80,7 @@ def _then(operation: Honest, change: Callable[[tuple[torch.Tensor, ...]], tuple[
 
 def _cast(seat: Seat, outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
     """In the types of the reference's outputs, or of the first of them."""
-    return tuple(output.to(like.dtype) for output, like in zip(outputs, seat.outputs, strict=False))
+    return tuple(output.to(like.dtype) for output, like in zip(outputs, seat.outputs[: len(outputs)], strict=True))
 
 
 def _rounded(seat: Seat, dtype: torch.dtype) -> Honest:
@@ -98,7 +98,7 @@ def _jittered(seat: Seat, seed: int) -> Honest:
 
     def noisy(outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         moved = []
-        for output, like in zip(outputs, seat.outputs, strict=False):
+        for output, like in zip(outputs, seat.outputs[: len(outputs)], strict=True):
             noise = torch.randn(output.shape, generator=generator, device=output.device)
             moved.append(output * (1 + ROUNDING.get(like.dtype, 0.0) * noise))
         return _cast(seat, tuple(moved))
