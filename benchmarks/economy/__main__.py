@@ -2,16 +2,20 @@
 
     python -m benchmarks.economy --out economy.json                              # five minutes on all visible GPUs
     python -m benchmarks.economy --out economy.json --seconds 120 --think-s 30 --evaluators 3 --jobs 4
-    CUDA_VISIBLE_DEVICES=0 python -m benchmarks.economy --out one.json           # beside it, one of them
+    CUDA_VISIBLE_DEVICES=0 python -m benchmarks.economy --out one.json           # one of them, and then all:
+    python -m benchmarks.economy --out four.json --jobs 16 --against one.json
 
 A service of its own (`kernelwright up`), several jobs at once, each with an agent (`ask/tell`) that takes up to six
 questions and answers each after `--think-s`. Answers are configurations of the kernels in
-`benchmarks/record/proposals/`, and of every five two with a fault in them, so that verdicts are mixed. `--warm-s` is
-for baselines and first contexts.
+`benchmarks/record/proposals/`, of every five two with a fault in them, so that verdicts are mixed, and one the
+control, always the same kernel. `--warm-s` is for baselines and first contexts.
 
 *Busy* is the share of moments, every 20 ms, in which somebody holds the device's lock: to verify or to time. It is
 asked for from outside, by trying to take the lock. *Utilisation* is the share of the time in which the driver saw a
 kernel run: less than busy, since a check also reads, compares and compiles while it shares the device.
+
+`--against` has the figures of another run: how many times its evaluations, and of all pairs of a control there and
+here the share whose 95 % intervals overlap, beside the ratio of their median speedups.
 """
 
 from __future__ import annotations
@@ -22,20 +26,25 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from benchmarks.economy.agents import Agent
 from benchmarks.economy.busy import Watch
+from benchmarks.economy.comparison import compared
 from benchmarks.economy.utilisation import Utilisation
 from benchmarks.economy.variants import variants
 from benchmarks.record.plan import plan
 from benchmarks.service import home_of, serving
-from cli.client import Client
+from cli.client import TERMINAL_STATES, Client
 from worker.profile.gpus import detect_hardware
 
-PROBLEMS = "softmax,layernorm,rmsnorm_residual"
+PROBLEMS = "bias_gelu_scale_residual:triton,cumsum:triton,batchnorm_inference_act:triton"
+"""Three evaluators of each find room on a device of 80 GB, and nothing takes the compiler of CUDA."""
+_PAGE = 200
 
 
 def main() -> int:
@@ -55,36 +64,59 @@ def main() -> int:
         for agent in agents:
             agent.start()
         time.sleep(options.warm_s)
-        found = _measure(url, home, options.seconds)
+        found = _measure(url, home, options.seconds, agents)
+        stop.set()
+        _end(url)
     figures = found | {"hardware": hardware, "jobs": options.jobs, "think_s": options.think_s,
                        "evaluators_per_gpu": options.evaluators}  # fmt: skip
+    if options.against:
+        figures["against"] = compared(json.loads(options.against.read_text()), figures)
     options.out.write_text(json.dumps(figures, indent=1) + "\n")
-    sys.stdout.write(json.dumps({name: value for name, value in figures.items() if name != "intervals"}) + "\n")
+    sys.stdout.write(json.dumps({name: value for name, value in figures.items() if name != "controls"}) + "\n")
     return 0
 
 
-def _measure(url: str, home: Path, seconds: float) -> dict[str, Any]:
+def _measure(url: str, home: Path, seconds: float, agents: Sequence[Agent]) -> dict[str, Any]:
     with Client(url) as client, Watch(home / "run") as watch, Utilisation() as utilisation:
-        before, began = _judged(client), time.monotonic()
+        began = datetime.now(UTC)
         time.sleep(seconds)
-        after, wall_s = _judged(client), time.monotonic() - began
-        devices = watch.shares()
-    verdicts = after - before
+        ended = datetime.now(UTC)
+        used = utilisation.shares()
+        busy = {name: round(share, 3) for name, share in watch.shares().items() if name.startswith(("gpu", "cpu"))}
+        found = _evaluated(client, began, ended)
+    controls = set().union(*(agent.controls for agent in agents))
+    wall_s = (ended - began).total_seconds()
     return {
         "wall_s": round(wall_s, 1),
-        "devices": len(devices),
-        "busy": {name: round(share, 3) for name, share in devices.items()},
-        "utilisation": {name: round(share, 3) for name, share in utilisation.shares().items()},
-        "verdicts": dict(verdicts),
-        "evaluations_per_hour": round(3600 * verdicts.total() / wall_s),
+        "devices": len(busy),
+        "busy": busy,
+        "utilisation": {name: round(share, 3) for name, share in used.items()},
+        "verdicts": dict(Counter(each["verdict"] for _problem, each in found)),
+        "evaluations_per_hour": round(3600 * len(found) / wall_s),
+        "controls": [
+            {"problem": problem, "verdict": each["verdict"], "speedup": each["speedup"], "ci95": each["ci95"]}
+            for problem, each in found
+            if each["id"] in controls
+        ],
     }
 
 
-def _judged(client: Client) -> Counter[str]:
-    found: Counter[str] = Counter()
-    for job in client.jobs(limit=100)["data"]:
-        found.update(job["progress"]["verdicts"])
-    return found
+def _end(url: str) -> None:
+    """Cancel what goes on: another run in the same home, which has its baselines compiled, would judge it."""
+    with Client(url) as client:
+        for job in client.jobs(limit=100)["data"]:
+            if job["state"] not in TERMINAL_STATES:
+                client.cancel(job["id"], reason="measured")
+
+
+def _evaluated(client: Client, began: datetime, ended: datetime) -> list[tuple[str, Any]]:
+    """The problem and the candidate of each evaluation that ended between two moments."""
+    return [
+        (job["problem"], each)
+        for job in client.jobs(limit=100)["data"]
+        for each in client.candidates(job["id"], sort="-ordinal", limit=_PAGE)["data"]
+        if each["evaluated_at"] and began <= datetime.fromisoformat(each["evaluated_at"]) < ended
+    ]
 
 
 def _body(problem: str, language: str, hardware: str) -> dict[str, Any]:
@@ -109,6 +141,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=4, help="at once, each with up to six open questions")
     parser.add_argument("--evaluators", type=int, default=3, help="that share each GPU")
     parser.add_argument("--problems", default=PROBLEMS)
+    parser.add_argument("--against", type=Path, help="figures of another run, to compare with")
     parser.add_argument("--hardware")
     parser.add_argument("--home", type=Path)
     return parser.parse_args()

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from benchmarks.economy.variants import Variant
 from cli.client import ApiError, Client, Question, Unreachable
 
 POLL_S = 0.5
@@ -15,11 +16,13 @@ class Agent(threading.Thread):
     """Submits a job and answers its questions until it is told to stop."""
 
     def __init__(
-        self, url: str, body: Mapping[str, Any], sources: Iterator[str], think_s: float, stop: threading.Event
+        self, url: str, body: Mapping[str, Any], answers: Iterator[Variant], think_s: float, stop: threading.Event
     ) -> None:
         super().__init__(name=f"agent {body['problem']}", daemon=True)
-        self._url, self._body, self._sources = url, body, sources
+        self._url, self._body, self._answers = url, body, answers
         self._think_s, self._stop_it = think_s, stop
+        self.controls: set[str] = set()
+        """The candidates that are its control."""
 
     def run(self) -> None:
         """Ask, and leave each question to a timer."""
@@ -31,12 +34,14 @@ class Agent(threading.Thread):
                 except (ApiError, Unreachable):
                     continue
                 for question in questions:
-                    timer = threading.Timer(self._think_s, self._tell, (job_id, question, next(self._sources)))
+                    timer = threading.Timer(self._think_s, self._tell, (job_id, question, next(self._answers)))
                     timer.daemon = True
                     timer.start()
 
-    def _tell(self, job_id: str, question: Question, source: str) -> None:
+    def _tell(self, job_id: str, question: Question, answer: Variant) -> None:
         if self._stop_it.is_set():
             return
+        if answer.is_control:
+            self.controls.add(question["candidate_id"])
         with Client(self._url) as client:
-            client.tell(job_id, question["candidate_id"], question["token"], source=source)
+            client.tell(job_id, question["candidate_id"], question["token"], source=answer.source)

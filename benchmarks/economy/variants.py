@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import count
 
 from benchmarks.judge.faults import FAULTS
@@ -12,19 +13,35 @@ from problems.catalog import bundled
 from search.tunables import read_space, with_values
 
 BAD = (False, True, False, True, False)
+"""Of every five: the first is the control. Faults come in turn, so that runs are of the same mixture."""
+
+_REFUSED = "cut-off"
+"""By the service, when it is told: no evaluation comes of it."""
 
 
-def variants(entry: Entry, seed: int) -> Iterator[str]:
-    """Sources of which no two are the same: each has a number of its own. Raises ValueError without proposals."""
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A candidate, and whether it is the control: the same kernel each time, by which timings are compared."""
+
+    source: str
+    is_control: bool = False
+
+
+def variants(entry: Entry, seed: int) -> Iterator[Variant]:
+    """Of their sources no two are the same: each has a number of its own. Raises ValueError without proposals."""
     if not entry.proposals:
         raise ValueError(f"nobody wrote a kernel for {entry.problem}")
     dice = random.Random(seed)
     problem = bundled()[entry.problem].source
+    faults = [fault for name, fault in FAULTS.items() if name != _REFUSED]
+    bad = 0
     for number in count():
-        source = dice.choice(entry.proposals).source
-        space = read_space(source)
+        is_control = number % len(BAD) == 0
+        source = (entry.proposals[0] if is_control else dice.choice(entry.proposals)).source
+        space = None if is_control else read_space(source)
         if space is not None:
             source = with_values(source, dice.choice(list(space.configurations())))
         if BAD[number % len(BAD)]:
-            source = dice.choice(list(FAULTS.values()))(source, problem)
-        yield f"{source}\nVARIANT = {seed * 1_000_000 + number}\n"
+            source = faults[(seed + bad) % len(faults)](source, problem)
+            bad += 1
+        yield Variant(f"{source}\nVARIANT = {seed * 1_000_000 + number}\n", is_control)

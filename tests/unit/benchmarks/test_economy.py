@@ -6,10 +6,12 @@ import fcntl
 import time
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.economy.busy import Watch
+from benchmarks.economy.comparison import compared
 from benchmarks.economy.utilisation import Utilisation
 from benchmarks.economy.variants import variants
 from benchmarks.record.plan import Entry, plan
@@ -51,8 +53,32 @@ def test_without_a_driver_nothing_is_known_of_utilisation(tmp_path: Path, monkey
 def test_variants_are_all_different_and_some_have_a_fault() -> None:
     (entry,) = plan("cpu", ["softmax"])
     made = list(islice(variants(entry, 3), 20))
-    assert len(set(made)) == 20
+    assert len({each.source for each in made}) == 20
     plain = entry.proposals[0].source
-    assert 8 <= sum(plain not in source or source.count("class ModelNew") != 1 for source in made) <= 12
+    faulty = [each for each in made if plain not in each.source or each.source.count("class ModelNew") != 1]
+    assert 8 <= len(faulty) <= 12 and not any(each.is_control for each in faulty)
     with pytest.raises(ValueError, match="nobody wrote a kernel for softmax"):
         next(variants(Entry("softmax", "cpp", ()), 0))
+
+
+def test_the_control_is_the_same_kernel_each_time() -> None:
+    (entry,) = plan("cpu", ["softmax"])
+    controls = [each.source for each in islice(variants(entry, 0), 20) if each.is_control]
+    kernels = {source.rpartition("VARIANT")[0] for source in controls}
+    assert len(controls) == 4 and kernels == {entry.proposals[0].source + "\n"}
+
+
+def _control(problem: str, low: float, high: float) -> dict[str, Any]:
+    return {"problem": problem, "verdict": "ok", "speedup": (low + high) / 2, "ci95": [low, high]}
+
+
+def test_two_runs_are_compared_by_their_evaluations_and_their_controls() -> None:
+    refused = {"problem": "softmax", "verdict": "infra_error", "speedup": None, "ci95": None}
+    one = {"evaluations_per_hour": 500, "controls": [_control("softmax", 1.0, 1.2), _control("cumsum", 2.0, 2.2)]}
+    four = {
+        "evaluations_per_hour": 1950,
+        "controls": [_control("softmax", 1.1, 1.3), _control("softmax", 1.3, 1.5), refused],
+    }
+    found = compared(one, four)
+    assert found["evaluations"] == 3.9
+    assert found["controls"] == {"softmax": {"pairs": 2, "within": 0.5, "ratio": pytest.approx(1.182)}}
