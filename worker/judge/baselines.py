@@ -36,7 +36,7 @@ from worker.judge.numerics.truth import Case
 from worker.judge.reference.problem import Problem, call_reference
 from worker.judge.runners.bench import Contender, Workbench, Workshop
 from worker.judge.runners.sessions import Runner
-from worker.judge.verdict import Fault, ReferenceFailed, Verdict
+from worker.judge.verdict import BaselineFault, Fault, ReferenceFailed, Verdict
 
 log = structlog.get_logger()
 
@@ -72,7 +72,7 @@ def compile_ahead(
     seed: int,
     runners: Sequence[Runner],
     held: Held,
-    slow: Slow,
+    unusable: Unusable,
 ) -> bool:
     """Fill the compile cache of a problem's baselines in `runners`, with one set of inputs of each workload.
 
@@ -81,11 +81,11 @@ def compile_ahead(
     `held` to prepare them. Each runner compiles for its share of the workloads, on one core: of 16, judges that had
     one each kept three busy. A baseline that the compiler refuses for one workload is none for the others either, and
     compiled no more here: on an H100 refusals came after 10 to 25 s each, 20 of them for one problem. Where one takes
-    too long none is compiled any more, and `slow` is told. Returns whether no memory was missing for any. Raises Fault,
-    ReferenceFailed, and what torch raises when a device's memory is full.
+    too long none is compiled any more, and `unusable` is told; also of one that spoils its process. Returns whether no
+    memory was missing for any. Raises Fault, ReferenceFailed, and what torch raises when a device's memory is full.
     """
-    trouble = _Trouble(slow)
-    modes = [mode for mode in _modes(device, problem.spec) if mode.compile_mode and mode.name not in slow.reasons]
+    trouble = _Trouble(unusable)
+    modes = [mode for mode in _modes(device, problem.spec) if mode.compile_mode and mode.name not in unusable.reasons]
     workloads = problem.workloads(hardware)
     making = threading.Lock()  # of inputs: torch's random numbers are one process's
 
@@ -122,7 +122,7 @@ def compile_ahead(
 class _Trouble:
     """Baselines that were not compiled ahead, by name."""
 
-    slow: Slow
+    unusable: Unusable
     refused: set[str] = field(default_factory=set)
     """By the compiler."""
     short: set[str] = field(default_factory=set)
@@ -131,12 +131,12 @@ class _Trouble:
     @property
     def over(self) -> set[str]:
         """Those that are compiled no more."""
-        return self.refused | set(self.slow.reasons)
+        return self.refused | set(self.unusable.reasons)
 
 
 def _compile(modes: Sequence[Mode], bench: Workbench, held: Held, trouble: _Trouble) -> None:
     """Compile for one workload what is not over, and add what is now. A runner that took too long is lost. Raises Fault
-    when it is lost otherwise."""
+    when it is lost otherwise: the next attempt leaves out what spoilt it."""
     for mode in modes:
         if mode.name in trouble.over:
             continue
@@ -149,8 +149,10 @@ def _compile(modes: Sequence[Mode], bench: Workbench, held: Held, trouble: _Trou
             log.warning("baseline.not_compiled_ahead", **told)
             if fault.verdict is Verdict.TIMEOUT:
                 for each in modes:  # the others compile the same graph, and search beside
-                    trouble.slow.add(each.name, f"not compiled within {_AHEAD_LIMIT_S:.0f} s for {bench.name!r}")
+                    trouble.unusable.add(each.name, f"not compiled within {_AHEAD_LIMIT_S:.0f} s for {bench.name!r}")
                 return
+            if fault.verdict is Verdict.ILLEGAL_ACCESS:
+                trouble.unusable.add(mode.name, f"{fault.reason[:300]} for {bench.name!r}")
             if _lost(fault, bench.runner):
                 raise
             if "out of memory" in fault.reason:
@@ -161,12 +163,13 @@ def _compile(modes: Sequence[Mode], bench: Workbench, held: Held, trouble: _Trou
 
 
 def _lost(fault: Fault, runner: Runner) -> bool:
-    """Whether more was lost than the baseline."""
-    return fault.verdict in (Verdict.TIMEOUT, Verdict.INFRA_ERROR) or runner.dead
+    """Whether more was lost than the baseline: an illegal access spoils all that its process does on a GPU."""
+    return fault.verdict in (Verdict.TIMEOUT, Verdict.INFRA_ERROR, Verdict.ILLEGAL_ACCESS) or runner.dead
 
 
-class Slow:
-    """Baselines that are not compiled in time on this machine, and why; kept on disk."""
+class Unusable:
+    """Baselines that are none on this machine, and why: not compiled in time, or they access memory illegally, as the
+    compiled graphs of a reference whose sizes depend on values did on an H200. Kept on disk."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._lock = path, threading.Lock()
@@ -230,7 +233,7 @@ class Baselines:
         exhibits: Exhibits,
         spawn: Callable[[], Runner],
         record: Record,
-        slow: Slow,
+        unusable: Unusable,
         *,
         eager_only: bool = False,
         crowded_out: Callable[[Fault], bool] = lambda _fault: False,
@@ -238,17 +241,18 @@ class Baselines:
         """`spawn`: starts a runner. `crowded_out`: whether a fault is that others filled the device, since a panel
         without that baseline would flatter candidates.
 
-        Raises ReferenceFailed when the reference does not run in a runner, Fault when one is lost or crowded out."""
+        Raises ReferenceFailed when the reference does not run in a runner, Fault when one is lost or crowded out:
+        `unusable` is told if that would happen again."""
         self._crowded_out = crowded_out
-        self._exhibits, self._spawn, self._record, self._slow = exhibits, spawn, record, slow
-        self.missing: dict[str, str] = dict(slow.reasons)
+        self._exhibits, self._spawn, self._record, self._unusable = exhibits, spawn, record, unusable
+        self.missing: dict[str, str] = dict(unusable.reasons)
         """Baselines that could not be made, and why."""
         self._places: dict[str, _Place] = {}
         source, device = exhibits.problem.outline.source, exhibits.device
         modes = _modes(device, exhibits.problem.spec)[: 1 if eager_only else None]
         self._full = set(record.latency_us) != {exhibit.name for exhibit in exhibits.workloads}
         wanted = {mode.name for mode in modes} if self._full else {*_ALWAYS, *record.fastest()}
-        wanted -= set(slow.reasons)
+        wanted -= set(unusable.reasons)
         try:
             self.names = [mode.name for mode in modes if mode.name in wanted and self._make(mode, source)]
             if TRUSTED not in self.names:
@@ -284,6 +288,13 @@ class Baselines:
             self._record.keep(latency_us)
             self._full = False
 
+    def lose(self, fault: BaselineFault) -> None:
+        """Learn from a fault in a race. After an illegal access it is made again, without that baseline."""
+        if fault.cause.verdict is Verdict.ILLEGAL_ACCESS:
+            if fault.name != TRUSTED:
+                self._unusable.add(fault.name, f"{fault.cause.reason} when it was timed")
+            self._places[fault.name].runner.close()
+
     def close(self) -> None:
         """End the runners and release the arenas."""
         for place in self._distinct:
@@ -306,7 +317,9 @@ class Baselines:
             self.missing[mode.name] = fault.reason
             log.warning("baseline.failed", baseline=mode.name, reason=fault.reason)
             if fault.verdict is Verdict.TIMEOUT and mode.name != TRUSTED:
-                self._slow.add(mode.name, f"not compiled and run within {_COMPILE_LIMIT_S:.0f} s")
+                self._unusable.add(mode.name, f"not compiled and run within {_COMPILE_LIMIT_S:.0f} s")
+            if fault.verdict is Verdict.ILLEGAL_ACCESS and mode.name != TRUSTED:
+                self._unusable.add(mode.name, fault.reason)
             if _lost(fault, place.runner) or self._crowded_out(fault):
                 raise
             if place is not self._places.get(TRUSTED):  # a library that is not here would hold a process

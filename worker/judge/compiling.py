@@ -12,7 +12,7 @@ from pathlib import Path
 import structlog
 import torch
 
-from worker.judge.baselines import Slow, compile_ahead
+from worker.judge.baselines import Unusable, compile_ahead
 from worker.judge.lease import DeviceLease
 from worker.judge.reference.problem import Problem
 from worker.judge.runners.processes import Processes
@@ -38,7 +38,7 @@ class Compiling:
     note: Callable[[str], Path]
     """The file that says, by a problem's source hash, that it was done on this machine: where a finalist came to
     another judge it was all done again, 15 to 60 s with everything in the caches (H100)."""
-    slow: Callable[[str], Slow]
+    unusable: Callable[[str], Unusable]
     """What takes too long to compile on this machine, by a problem's source hash."""
     at_once: int = max(1, min(_MOST_RUNNERS, (os.cpu_count() or 1) // 5))
     """Runners that compile."""
@@ -79,8 +79,8 @@ class Compiling:
             for _number in range(min(self.at_once, len(problem.workloads(hardware)))):
                 runners.append(self.processes.baseline_runner(problem.outline.source_hash))
                 runners[-1].turn = self.lease.turn
-            slow = self.slow(problem.outline.source_hash)
-            whole = compile_ahead(problem, hardware, self.device, seed, runners, self.lease.briefly, slow)
+            unusable = self.unusable(problem.outline.source_hash)
+            whole = compile_ahead(problem, hardware, self.device, seed, runners, self.lease.briefly, unusable)
             if whole:
                 self.note(problem.outline.source_hash).touch()
         except (Fault, ReferenceFailed, torch.OutOfMemoryError, CudaDriverError) as failure:

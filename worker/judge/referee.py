@@ -22,7 +22,7 @@ import torch
 
 from problems.catalog import ProblemError
 from worker.judge import ahead, artefacts, environment, phases
-from worker.judge.baselines import Baselines, Record, Slow
+from worker.judge.baselines import Baselines, Record, Unusable
 from worker.judge.certificate.certify import certify
 from worker.judge.certificate.parts import RefereeParts
 from worker.judge.certificate.system import control
@@ -49,7 +49,7 @@ from worker.judge.timing.pace import THOROUGH, USUAL, Pace
 from worker.judge.timing.races import Timer, Timings
 from worker.judge.trial import CONSTRUCT_LIMIT_S, FIRST_RUN_LIMIT_S, SUBJECT, Trial
 from worker.judge.tuning import Tuning, TuningParts
-from worker.judge.verdict import Fault, Verdict
+from worker.judge.verdict import BaselineFault, Fault, Verdict
 from worker.profile.ladder import Profiler
 
 log = structlog.get_logger()
@@ -83,7 +83,7 @@ class Referee:
             self.device,
             lambda problem, hardware: self._take_room(problem, hardware, _AHEAD_SHARE),
             lambda name: self._kept(name, ".ahead"),
-            self._slow,
+            self._unusable,
         )
         self._shortfall: Shortfall | None = None
         self._exhibits: Exhibits | None = None
@@ -313,10 +313,12 @@ class Referee:
             with self._alone(runners) as pause, trial.evaluation.stage("time"):
                 self._trim()
                 candidate = Contender(SUBJECT, trial.benches[exhibit.name], SUBJECT)
-                raced = baselines.contenders(exhibit.name)[: None if against_all else 1]
-                timings.append(
-                    self._timer.time([candidate, *raced], exhibit, Fresh(exhibit, trial.rng), trial.rng, pace, pause)
-                )
+                raced = [candidate, *baselines.contenders(exhibit.name)[: None if against_all else 1]]
+                try:
+                    timings.append(self._timer.time(raced, exhibit, Fresh(exhibit, trial.rng), trial.rng, pace, pause))
+                except BaselineFault as fault:
+                    baselines.lose(fault)
+                    raise
         for runner in runners:
             runner.thaw()
         if against_all:
@@ -413,22 +415,30 @@ class Referee:
             lend(runner)
             return runner
 
-        return Baselines(
-            exhibits,
-            spawn,
-            self._record(name),
-            self._slow(name),
-            eager_only=self._options.eager_only,
-            crowded_out=lambda fault: _OF_MEMORY in fault.reason and self.crowded,
-        )
+        unusable = self._unusable(name)
+        while True:
+            known = unusable.reasons
+            try:
+                return Baselines(
+                    exhibits,
+                    spawn,
+                    self._record(name),
+                    unusable,
+                    eager_only=self._options.eager_only,
+                    crowded_out=lambda fault: _OF_MEMORY in fault.reason and self.crowded,
+                )
+            except Fault as fault:
+                if unusable.reasons == known:
+                    raise
+                log.warning("baselines.made_again", reason=fault.reason[:300])
 
     def _record(self, name: str) -> Record:
         """What the baselines of a problem took when all of them were raced, if they were."""
         return Record(self._kept(name, ".eager" if self._options.eager_only else ""))
 
-    def _slow(self, name: str) -> Slow:
-        """Which of a problem's baselines take too long to compile."""
-        return Slow(self._kept(name, ".slow"))
+    def _unusable(self, name: str) -> Unusable:
+        """Which of a problem's baselines are none on this machine."""
+        return Unusable(self._kept(name, ".unusable"))
 
     def _kept(self, name: str, suffix: str) -> Path:
         """A file about the baselines of a problem on this machine."""

@@ -43,6 +43,14 @@ class Fault(Exception):
         self.verdict, self.reason, self.log = verdict, reason, log
 
 
+class BaselineFault(Fault):
+    """A baseline failed while it was timed beside a candidate: `infra_error`, since no candidate has a part in it."""
+
+    def __init__(self, name: str, cause: Fault) -> None:
+        super().__init__(Verdict.INFRA_ERROR, f"the baseline {name}: {cause.reason}", cause.log)
+        self.name, self.cause = name, cause
+
+
 class ReferenceFailed(Exception):
     """The problem's own reference cannot be judged against. The message says what failed and what to change."""
 

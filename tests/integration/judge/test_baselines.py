@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from worker.judge import baselines as baselines_module
-from worker.judge.baselines import Baselines, Record, Slow, compile_ahead
+from worker.judge.baselines import Baselines, Record, Unusable, compile_ahead
 from worker.judge.compiling import Compiling
 from worker.judge.exhibits import Exhibits
 from worker.judge.lease import DeviceLease
@@ -20,6 +20,7 @@ from worker.judge.runners.processes import Processes, RefereeOptions
 from worker.judge.timing.fresh import Fresh
 from worker.judge.timing.pace import Pace
 from worker.judge.timing.races import Timer
+from worker.judge.verdict import Fault
 
 PROBLEM = """
 import torch
@@ -105,15 +106,15 @@ def test_what_the_compiler_refuses_ahead_is_compiled_no_more(tmp_path: Path, cap
     try:
         ahead = processes.baseline_runner("plain")
         ahead.turn = lease.turn
-        slow = Slow(tmp_path / "slow.json")
-        assert compile_ahead(problem, "cpu", "cpu", 3, [ahead], lease.shared, slow), "no memory was missing"
+        unusable = Unusable(tmp_path / "unusable.json")
+        assert compile_ahead(problem, "cpu", "cpu", 3, [ahead], lease.shared, unusable), "no memory was missing"
         assert "misses 2" not in ahead.log(), "nor for the second workload, which could be"
         ahead.close()
         said = [line for line in capfd.readouterr().out.splitlines() if "baseline.not_compiled_ahead" in line]
         assert len(said) == 1 and "workload=few" in said[0]
         exhibits = Exhibits(problem, "cpu", "cpu", 7)
         baselines = Baselines(
-            exhibits, lambda: processes.baseline_runner("plain"), Record(tmp_path / "record.json"), slow
+            exhibits, lambda: processes.baseline_runner("plain"), Record(tmp_path / "record.json"), unusable
         )
         assert baselines.names == ["eager"] and "not NoneType" in baselines.missing["compile"]
     finally:
@@ -132,17 +133,38 @@ def test_what_takes_too_long_to_compile_is_no_baseline_on_this_machine(
     try:
         ahead = processes.baseline_runner("plain")
         ahead.turn = lease.turn
-        assert compile_ahead(problem, "cpu", "cpu", 3, [ahead], lease.shared, Slow(tmp_path / "slow.json"))
+        assert compile_ahead(problem, "cpu", "cpu", 3, [ahead], lease.shared, Unusable(tmp_path / "unusable.json"))
         assert ahead.dead, "and all that it held is free"
-        slow = Slow(tmp_path / "slow.json")
-        assert slow.reasons == {"compile": "not compiled within 2 s for 'few'"}
+        unusable = Unusable(tmp_path / "unusable.json")
+        assert unusable.reasons == {"compile": "not compiled within 2 s for 'few'"}
         record = Record(tmp_path / "record.json")
         exhibits = Exhibits(problem, "cpu", "cpu", 7)
-        baselines = Baselines(exhibits, lambda: processes.baseline_runner("plain"), record, slow)
-        assert baselines.names == ["eager"] and baselines.missing == slow.reasons
+        baselines = Baselines(exhibits, lambda: processes.baseline_runner("plain"), record, unusable)
+        assert baselines.names == ["eager"] and baselines.missing == unusable.reasons
     finally:
         if baselines is not None:
             baselines.close()
+        processes.close()
+
+
+def test_what_spoils_its_process_is_not_compiled_ahead_again(tmp_path: Path) -> None:
+    spoils = FAILS_FOR_THE_FIRST.replace("raise TypeError(", "raise RuntimeError('an illegal memory access' or ")
+    processes = Processes(RefereeOptions(tmp_path, "cpu"), on_gpu=False)
+    problem, lease = Problem(spoils, "plain"), DeviceLease(tmp_path / "lease", "cpu")
+    unusable = Unusable(tmp_path / "unusable.json")
+    try:
+        ahead = processes.baseline_runner("plain")
+        ahead.turn = lease.turn
+        with pytest.raises(Fault, match="an illegal memory access"):
+            compile_ahead(problem, "cpu", "cpu", 3, [ahead], lease.shared, unusable)
+        ahead.close()
+        assert list(Unusable(tmp_path / "unusable.json").reasons) == ["compile"]
+        again = processes.baseline_runner("plain")
+        again.turn = lease.turn
+        assert compile_ahead(problem, "cpu", "cpu", 3, [again], lease.shared, unusable)
+        assert "misses" not in again.log(), "nothing of it was compiled"
+        again.close()
+    finally:
         processes.close()
 
 
@@ -162,14 +184,14 @@ def test_what_was_compiled_ahead_is_not_compiled_again(tmp_path: Path) -> None:
 
         ahead = processes.baseline_runner("plain")
         ahead.turn = turn
-        slow = Slow(tmp_path / "slow.json")
-        compile_ahead(problem, "cpu", "cpu", 3, [ahead], lease.shared, slow)
+        unusable = Unusable(tmp_path / "unusable.json")
+        compile_ahead(problem, "cpu", "cpu", 3, [ahead], lease.shared, unusable)
         assert "hits 0 misses 2" in ahead.log()
         assert turns == 2, "what was compiled runs alone on the device, once for each workload"
         ahead.close()
         exhibits = Exhibits(problem, "cpu", "cpu", 7)
         baselines = Baselines(
-            exhibits, lambda: processes.baseline_runner("plain"), Record(tmp_path / "record.json"), slow
+            exhibits, lambda: processes.baseline_runner("plain"), Record(tmp_path / "record.json"), unusable
         )
         assert baselines.missing == {}
         assert_said(baselines, "hits 2 misses 0")
@@ -186,9 +208,9 @@ def test_baselines_are_compiled_in_a_thread_and_what_fails_there_costs_nothing(t
     def room(problem: Problem, hardware: str) -> None:
         told.append((problem.outline.name, hardware))
 
-    slow = Slow(tmp_path / "slow.json")
+    unusable = Unusable(tmp_path / "unusable.json")
     compiling = Compiling(
-        processes, lease, "cpu", room, lambda name: tmp_path / f"{name}.json", lambda _name: slow, at_once=2
+        processes, lease, "cpu", room, lambda name: tmp_path / f"{name}.json", lambda _name: unusable, at_once=2
     )
     baselines = None
     try:
@@ -202,7 +224,9 @@ def test_baselines_are_compiled_in_a_thread_and_what_fails_there_costs_nothing(t
         assert told == [("plain", "cpu")], "room was taken"
         exhibits = Exhibits(plain, "cpu", "cpu", 7)
         name = exhibits.problem.outline.source_hash
-        baselines = Baselines(exhibits, lambda: processes.baseline_runner(name), Record(tmp_path / "record.json"), slow)
+        baselines = Baselines(
+            exhibits, lambda: processes.baseline_runner(name), Record(tmp_path / "record.json"), unusable
+        )
         assert_said(baselines, "hits 2 misses 0")
 
         broken = Problem(PLAIN.replace("torch.softmax(x, dim=-1)", "x.none()"), "broken")
@@ -220,9 +244,9 @@ def test_nothing_is_compiled_in_a_race(tmp_path: Path) -> None:
     baselines = None
     try:
         exhibits = Exhibits(Problem(PROBLEM, "ragged"), "cpu", "cpu", 7)
-        slow = Slow(tmp_path / "slow.json")
+        unusable = Unusable(tmp_path / "unusable.json")
         baselines = Baselines(
-            exhibits, lambda: processes.baseline_runner("ragged"), Record(tmp_path / "record.json"), slow
+            exhibits, lambda: processes.baseline_runner("ragged"), Record(tmp_path / "record.json"), unusable
         )
         assert baselines.missing == {}
         runner = next(each for each in baselines.runners if "compiles" in each.log())

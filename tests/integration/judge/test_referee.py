@@ -325,3 +325,29 @@ class Elsewhere(Model):
     assert set(report["baselines_us"]) == {"eager", "compile", "library_clamped"}
     assert report["environment"]["baselines_missing"] == {"library_elsewhere": "RuntimeError: this library is not here"}
     assert report["baselines_us"][report["baseline"]] == min(report["baselines_us"].values())
+
+
+@pytest.mark.parametrize(("good_calls", "blamed"), [(0, "ok"), (12, "infra_error")])
+def test_a_baseline_that_spoils_its_process_is_none_here_and_no_candidate_is_blamed(
+    good_calls: int, blamed: str, tmp_path: Path
+) -> None:
+    """While it is made, and later in a race, as recorded graphs of values' sizes did on a GPU."""
+    library = f"""
+class Spoilt(Model):
+    calls = 0
+
+    def forward(self, x):
+        Spoilt.calls += 1
+        if Spoilt.calls > {good_calls}:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        return super().forward(x)
+"""
+    problem = PROBLEM.replace("SPEC = {", 'SPEC = {"library": {"spoilt": "Spoilt"}, ') + library
+    request = EvaluationRequest("c", CPP, "relu", problem, "cpu", "cpp")
+    with Judge(JudgeOptions(tmp_path, "cpu")) as judge:
+        first, second = judge.evaluate(request), judge.evaluate(request)
+    assert first["verdict"] == blamed, first["reason"]
+    if blamed == "infra_error":
+        assert first["reason"].startswith("the baseline library_spoilt: RuntimeError: CUDA error: an illegal")
+    assert second["verdict"] == "ok" and set(second["baselines_us"]) == {"eager", "compile"}
+    assert "illegal memory access" in second["environment"]["baselines_missing"]["library_spoilt"]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import random
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,7 +33,7 @@ from worker.judge.timing.fresh import Fresh
 from worker.judge.timing.idleness import check_idle
 from worker.judge.timing.pace import USUAL, Pace
 from worker.judge.timing.recheck import recheck
-from worker.judge.verdict import Fault, Verdict
+from worker.judge.verdict import BaselineFault, Fault, Verdict
 
 _MIN_ROUNDS = 9
 _SLOW_ROUND_S, _SLOW_ROUNDS = 1.0, 3
@@ -52,6 +52,8 @@ _TRIAL_ROUNDS, _PLAINLY_SLOWER, _LONGER_CHAIN = 3, 1.2, 1.03
 """On a GPU a baseline is out when its calls take so much longer than the fastest baseline's, and its chain so much, in
 each of so many rounds. Two runners of the same code differ by 0.4 % there. A chain scatters by 0.5 to 1.5 %, evictions
 and all, which can be half of a call of 2 us: hence the second limit."""
+_OWN_FAULTS = (Verdict.ILLEGAL_ACCESS, Verdict.LAUNCH_ERROR)
+"""Those that a baseline's process has by itself. It may be late because of what a candidate does to the machine."""
 WRONG_WHEN_TIMED = "a timed call is wrong though checked calls were right"
 
 
@@ -124,7 +126,7 @@ class Timer:
         are stopped and nothing runs on the device.
 
         Raises Fault `incorrect` when a timed output is wrong, `suspicious` when the runner did not do what was asked,
-        and whatever the runners raise.
+        whatever the candidate's runner raises, and BaselineFault for what a baseline does.
         """
         clocks = [
             self.clock(contender, fresh, exhibit, kept=index <= _TRUSTED, trusted=index == _TRUSTED)
@@ -227,8 +229,9 @@ class _Race:
 
     def _warm_up(self, fresh: Fresh) -> None:
         for clock in self._clocks:
-            self._activate(clock, fresh)
-            clock.warm_up(self._plan)
+            with self._blamed(clock):
+                self._activate(clock, fresh)
+                clock.warm_up(self._plan)
             if clock is self._clocks[0]:
                 check_idle(clock.contender.bench.runner)
             clock.contender.bench.runner.freeze()
@@ -262,13 +265,14 @@ class _Race:
         found: dict[int, Sample] = {}
         for index in self._rng.sample(self._racing, len(self._racing)):
             clock = self._clocks[index]
-            self._activate(clock, fresh)
-            if isinstance(clock, DeviceClock):
-                found[index] = clock.sample(turn, self._plan.calls, self._rng)
-                self._check_evictions(clock, index)
-                self._note_state()
-            else:
-                found[index] = clock.sample(turn)
+            with self._blamed(clock):
+                self._activate(clock, fresh)
+                if isinstance(clock, DeviceClock):
+                    found[index] = clock.sample(turn, self._plan.calls, self._rng)
+                    self._check_evictions(clock, index)
+                    self._note_state()
+                else:
+                    found[index] = clock.sample(turn)
         trusted = found[_TRUSTED]
         self._plan.keep_s.append(trusted.keep_s)
         self._plan.null_s.append(trusted.null_s)
@@ -276,6 +280,16 @@ class _Race:
         # Kept to the end of a race they filled an H100: 1 GB a round for a SwiGLU, 24 GB beside the judge's 31.
         found[0].outputs = trusted.outputs = None
         return found
+
+    @contextlib.contextmanager
+    def _blamed(self, clock: HostClock | DeviceClock) -> Iterator[None]:
+        """Whose call this is. A candidate was refused for what a baseline did to memory."""
+        try:
+            yield
+        except Fault as fault:
+            if clock is self._clocks[0] or fault.verdict not in _OWN_FAULTS:
+                raise
+            raise BaselineFault(clock.contender.name, fault) from fault
 
     def _note_state(self) -> None:
         state = self._watch.read() if self._watch is not None else None
