@@ -28,6 +28,8 @@ class Runtime:
         self.engine = make_engine(settings.sqlalchemy_url, f"kernelwright {owner}")
         self.sessions = make_sessions(self.engine)
         self._judges: dict[str, Judge] = {}
+        self.near: str | None = None
+        """The job that was evaluated last: the judge has its problem prepared."""
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:

@@ -15,7 +15,7 @@ from sqlalchemy.types import Text
 from db import jobs, ledger
 from db.account_models import ApiKey
 from db.ledger import Claim
-from tests.support.ledger import OWNER, make_candidates, make_job
+from tests.support.ledger import OWNER, make_candidates, make_job, propose
 
 Sessions = sessionmaker[Session]
 
@@ -218,12 +218,28 @@ def test_a_claim_reads_few_rows_of_many(sessions: Sessions, team: dict[str, str]
         session.execute(text("TRUNCATE work, candidates CASCADE"))  # deleting so many rows one by one takes long
 
 
-def explained(session: Session) -> dict[str, Any]:
-    statement = text(f"EXPLAIN (ANALYZE, FORMAT JSON) {ledger.SQL['claim_next'].text}")
-    found = session.execute(
-        statement.bindparams(bindparam("queues", type_=ARRAY(Text()))),
-        {"queues": ["cpu", "llm"], "owner": OWNER, "lease_s": 45.0, "kept_s": 3.0},
-    )
+def test_to_stay_with_a_job_reads_few_rows_of_many(sessions: Sessions, team: dict[str, str]) -> None:
+    fill(sessions, team["a"], 20_000)
+    fill(sessions, team["b"], 1_000, priority=-3)
+    mine, _ids = evaluations(sessions, 5, key_id="key_a")
+    with sessions.begin() as session:
+        session.execute(text("UPDATE work SET state = 'done' WHERE queue <> 'cpu'"))
+        session.execute(text("ANALYZE work, jobs"))
+        plan = explained(session, "claim_near", job_id=mine, patience_s=60.0)
+    scanned = list(scans(plan))
+    read = sum(each["Actual Rows"] * each["Actual Loops"] for each in scanned)
+    removed = sum(each.get("Rows Removed by Filter", 0) * each["Actual Loops"] for each in scanned)
+    assert 0 < read < 50 and removed < 50, json.dumps(plan, indent=1)
+    with sessions.begin() as session:
+        session.execute(text("TRUNCATE work, candidates CASCADE"))
+
+
+def explained(session: Session, name: str = "claim_next", **parameters: Any) -> dict[str, Any]:
+    statement = text(f"EXPLAIN (ANALYZE, FORMAT JSON) {ledger.SQL[name].text}")
+    if name == "claim_next":
+        statement = statement.bindparams(bindparam("queues", type_=ARRAY(Text())))
+        parameters = {"queues": ["cpu", "llm"], "kept_s": 3.0}
+    found = session.execute(statement, {"owner": OWNER, "lease_s": 45.0} | parameters)
     plan: dict[str, Any] = found.scalar_one()[0]["Plan"]
     return plan
 
@@ -238,3 +254,60 @@ def scans(node: dict[str, Any]) -> Any:
 def _job(sessions: Sessions, job_id: str) -> Any:
     with sessions.begin() as session:
         return jobs.fetch_job(session, job_id)
+
+
+def evaluations(sessions: Sessions, count: int, **overrides: Any) -> tuple[str, list[str]]:
+    """A job with candidates to be evaluated."""
+    job = make_job(sessions, **overrides)
+    ids = make_candidates(sessions, job, count)
+    for number, candidate_id in enumerate(ids):
+        propose(sessions, candidate_id, f"NUMBER = {number}")
+    with sessions.begin() as session:
+        session.execute(text("DELETE FROM work WHERE kind = 'advance'"))
+    return job.id, ids
+
+
+def near(sessions: Sessions, job_id: str, owner: str = OWNER) -> str | None:
+    with sessions.begin() as session:
+        claimed = ledger.claim_near(session, job_id, owner)
+    return claimed and claimed.candidate
+
+
+def test_a_worker_stays_with_the_job_that_it_has_evaluated(sessions: Sessions) -> None:
+    """Its judge has the problem prepared."""
+    evaluations(sessions, 2)
+    mine, ids = evaluations(sessions, 3)
+    assert [near(sessions, mine) for _turn in range(4)] == [*ids, None]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE work SET priority = 1 WHERE job_id <> :mine",
+        "UPDATE work SET share_of = 'another' WHERE job_id <> :mine",
+        "UPDATE work SET share_of = '' WHERE job_id <> :mine",
+        "UPDATE work SET created_at = now() - interval '61 s' WHERE job_id <> :mine",
+        "UPDATE jobs SET cancel_requested = true WHERE id = :mine",
+        "UPDATE work SET not_before = now() + interval '1 h' WHERE job_id = :mine",
+        "UPDATE work SET state = 'done' WHERE job_id = :mine AND state = 'queued'",
+        "INSERT INTO workers (id, hostname, pid, queues, state) VALUES (:owner, 'h', 1, '{}', 'draining')",
+    ],
+)
+def test_a_worker_leaves_its_job_for_what_is_more_urgent_or_has_waited(sessions: Sessions, change: str) -> None:
+    evaluations(sessions, 2)
+    mine, ids = evaluations(sessions, 2)
+    with sessions.begin() as session:
+        session.execute(text("UPDATE work SET share_of = 'key' WHERE share_of = ''"))
+    assert near(sessions, mine) == ids[0]
+    with sessions.begin() as session:
+        session.execute(text(change), {"mine": mine, "owner": OWNER})
+    assert near(sessions, mine) is None
+
+
+def test_work_that_is_not_due_keeps_nobody_from_the_job_it_has_evaluated(sessions: Sessions) -> None:
+    evaluations(sessions, 2)
+    mine, ids = evaluations(sessions, 1)
+    with sessions.begin() as session:
+        delay = "UPDATE work SET priority = 5, not_before = now() + interval '1 h' WHERE job_id <> :mine"
+        session.execute(text(delay), {"mine": mine})
+    assert near(sessions, mine) == ids[0]

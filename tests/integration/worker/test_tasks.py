@@ -56,6 +56,24 @@ def test_a_doorbell_serves_the_most_urgent_work_whatever_it_names(here: Runtime,
     assert waiting(broker, "cpu") == 2  # rung after the commit, for the two candidates
 
 
+def test_a_doorbell_serves_the_job_that_was_evaluated_last(here: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[str] = []
+
+    def judge(_: Runtime, claim: Claim) -> None:
+        served.append(claim.job_id)
+
+    monkeypatch.setattr(tasks, "HANDLERS", {WorkKind.EVALUATE: judge})
+    older, newer = make_job(here.sessions), make_job(here.sessions)
+    for job in (older, newer):
+        for candidate_id in make_candidates(here.sessions, job, 2):
+            propose(here.sessions, candidate_id, f"NUMBER = {candidate_id!r}")
+    with here.sessions.begin() as session:
+        session.execute(text("DELETE FROM work WHERE kind = 'advance'"))
+    for here.near in (None, newer.id, newer.id):
+        tasks.serve("")
+    assert served == [older.id, newer.id, newer.id]
+
+
 def test_a_stale_doorbell_finds_nothing_to_do(here: Runtime) -> None:
     tasks.serve("work_1")
 
