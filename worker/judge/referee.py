@@ -216,6 +216,8 @@ class Referee:
         except Fault as fault:
             evaluation.verdict, evaluation.reason = fault.verdict, fault.reason
             evaluation.log = fault.log[-LOG_BYTES:]
+            if self._crowded_out(fault):
+                evaluation.verdict = Verdict.INFRA_ERROR
         evaluation.environment |= environment.describe(self.device, self.processes.level)
         evaluation.wall_s = time.monotonic() - started
         evaluation.gpu_s = self._lease.held_s - held
@@ -499,6 +501,14 @@ class Referee:
     def crowded(self) -> bool:
         """Whether other judges have a part of the device's memory."""
         return self._room is not None and self._room.crowded
+
+    def _crowded_out(self, fault: Fault) -> bool:
+        """Whether a candidate found no memory because others have of it what this judge was promised. The candidate's
+        runner has ended, so what it took itself is free again."""
+        if fault.verdict is not Verdict.LAUNCH_ERROR or _OF_MEMORY not in fault.reason or not self.crowded:
+            return False
+        assert self._room is not None, "or nobody would be beside it"
+        return torch.cuda.mem_get_info()[0] < self._room.promised - torch.cuda.max_memory_allocated()
 
     def learn_of_room(self, failure: str | None) -> None:
         """Whether the room taken for the problem was enough: not where memory was short beside others. `failure`: why

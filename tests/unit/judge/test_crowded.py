@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from worker.judge.__main__ import _answer, _failure
 from worker.judge.referee import Referee
@@ -45,15 +46,32 @@ def test_a_problem_that_does_not_fit_beside_others_may_fit_later(
     assert (referee._shortfall.times > 1) == crowded, "and will be given more room then"
 
 
-def test_a_candidate_that_finds_no_memory_is_to_blame_for_it(referee: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("crowded", "free_gib", "reason", "verdict"),
+    [
+        (True, 5, FULL, "infra_error"),  # others have what it was promised
+        (True, 7, FULL, "launch_error"),  # it is all there once the candidate's process has ended
+        (False, 5, FULL, "launch_error"),
+        (True, 5, "RuntimeError: no configuration fits", "launch_error"),
+    ],
+)
+def test_a_candidate_that_finds_no_memory_is_to_blame_unless_others_have_it(
+    referee: Any, monkeypatch: pytest.MonkeyPatch, crowded: bool, free_gib: int, reason: str, verdict: str
+) -> None:
     def fail(*_: Any) -> None:
-        raise Fault(Verdict.LAUNCH_ERROR, FULL)
+        raise Fault(Verdict.LAUNCH_ERROR, reason)
 
     monkeypatch.setattr(referee, "exhibits_for", lambda _request: None)
     monkeypatch.setattr(referee, "_judge", fail)
-    referee._room = SimpleNamespace(crowded=True, promised=0)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free_gib << 30, 80 << 30))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 12 << 30)
+    referee._room = SimpleNamespace(crowded=crowded, promised=18 << 30)
     answer = _answer(referee, ASKED)
-    assert answer["report"]["verdict"] == "launch_error" and _failure(answer) is None
+    assert answer["report"]["verdict"] == verdict
+    failure = _failure(answer)
+    assert failure == (reason if verdict == "infra_error" else None)
+    referee.learn_of_room(failure)
+    assert (referee._shortfall.times > 1) == (verdict == "infra_error"), "it asks for more the next time"
 
 
 def test_baselines_that_cannot_be_made_are_no_verdict_on_a_candidate(
