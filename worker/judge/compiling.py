@@ -23,8 +23,8 @@ from worker.runner.memory import CudaDriverError
 log = structlog.get_logger()
 
 _MOST_RUNNERS = 8
-"""Each has a context of 0.5 GB on a GPU, and up to 3 GB of the machine's memory. With five for six workloads, on 64 cores
-of which 40 were free, the one that had two was waited for: 103 s a problem in the mean of 26."""
+"""Each has a context of 0.5 GB on a GPU, and up to 3 GB of the machine's memory. With five for six workloads the one that
+had two was waited for, while 40 of 64 cores were free: 103 s a problem, in the mean of 26."""
 
 
 @dataclass(slots=True)
