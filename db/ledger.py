@@ -49,11 +49,9 @@ RING_PER_QUEUE: Final = 64
 FINALIST_KEPT_S: Final = 3.0
 """For so long a new `certify` is for the worker that evaluated its candidate: its judge has the problem prepared, which
 took another's one to three minutes (H100). When that worker is gone, the reaper's bell brings another."""
-NEAR_PATIENCE_S: Final = 60.0
-"""A worker stays with a job whose problem its judge has prepared until other work has waited for so long. To prepare
-another one and its baselines took 20 to 65 s of each evaluation on an H200 whose three judges had three problems."""
 SQL: Final = load_statements(Path(__file__).with_name("ledger.sql"))
 _CLAIM_NEXT: Final = SQL["claim_next"].bindparams(bindparam("queues", type_=ARRAY(Text())))
+_CLAIM_NEAR: Final = SQL["claim_near"].bindparams(bindparam("queues", type_=ARRAY(Text())))
 _DOORBELLS: Final = "kernelwright.doorbells"
 
 
@@ -176,10 +174,12 @@ def claim_next(session: Session, queues: Sequence[str], owner: str, *, lease_s: 
     return _claimed(session.execute(_CLAIM_NEXT, parameters).one_or_none())
 
 
-def claim_near(session: Session, job_id: str, owner: str, *, lease_s: float = LEASE_S) -> Claim | None:
-    """Claim an `evaluate` of the job that this owner evaluated last; None where there is none, or others come first."""
-    parameters = {"job_id": job_id, "owner": owner, "lease_s": lease_s, "patience_s": NEAR_PATIENCE_S}
-    return _claimed(session.execute(SQL["claim_near"], parameters).one_or_none())
+def claim_near(
+    session: Session, job_id: str, queues: Sequence[str], owner: str, *, lease_s: float = LEASE_S
+) -> Claim | None:
+    """Claim an `evaluate` of a job that this owner evaluates already; None where there is none or others come first."""
+    parameters = {"job_id": job_id, "queues": list(queues), "owner": owner, "lease_s": lease_s}
+    return _claimed(session.execute(_CLAIM_NEAR, parameters).one_or_none())
 
 
 def claim_finalist(session: Session, job_id: str, owner: str, *, lease_s: float = LEASE_S) -> Claim | None:

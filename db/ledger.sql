@@ -92,9 +92,9 @@ WHERE state = 'queued' AND id = (
 RETURNING id, kind, queue, job_id, candidate_id, attempt, lease_token
 
 -- name: claim_near
--- An `evaluate` of the job that this worker evaluated last: its judge has the problem prepared, and baselines running. No
--- row where work of a higher priority or of another key waits on that queue, and none once its oldest row has waited for
--- `patience_s`. The bounds of a group are written as in `claim_next`.
+-- An `evaluate` of a job that this worker evaluates already: its judge has the problem prepared, and baselines running. No
+-- row where work of a higher priority waits on one of its queues, or of another key on that one. How long it may go on so
+-- is the worker's to count. The bounds of a group are written as in `claim_next`.
 UPDATE work
 SET state = 'running', attempt = attempt + 1, lease_owner = :owner, lease_token = gen_random_uuid(),
     lease_expires_at = now() + make_interval(secs => :lease_s), claimed_at = clock_timestamp()
@@ -102,18 +102,16 @@ WHERE id = (
     SELECT ready.id FROM work AS ready
     JOIN jobs ON jobs.id = ready.job_id AND NOT jobs.cancel_requested
     WHERE ready.job_id = :job_id AND ready.kind = 'evaluate' AND ready.state = 'queued' AND ready.not_before <= now()
+      AND ready.queue = ANY(:queues)
       AND NOT EXISTS (SELECT FROM work AS other
-                      WHERE other.queue = ready.queue AND other.state = 'queued' AND other.not_before <= now()
-                        AND (other.priority, other.share_of) > (ready.priority, ready.share_of))
+                      WHERE other.queue = ANY(:queues) AND other.state = 'queued' AND other.not_before <= now()
+                        AND other.priority > ready.priority)
       AND NOT EXISTS (SELECT FROM work AS other
                       WHERE other.queue = ready.queue AND other.state = 'queued' AND other.not_before <= now()
                         AND other.priority = ready.priority AND other.share_of < ready.share_of)
-      AND (SELECT oldest.created_at FROM work AS oldest
-           WHERE oldest.queue = ready.queue AND oldest.state = 'queued'
-             AND (oldest.priority, oldest.share_of) <= (ready.priority, ready.share_of)
-             AND (oldest.priority, oldest.share_of) >= (ready.priority, ready.share_of)
-           ORDER BY oldest.priority DESC, oldest.share_of DESC, oldest.id
-           LIMIT 1) > now() - make_interval(secs => :patience_s)
+      AND NOT EXISTS (SELECT FROM work AS other
+                      WHERE other.queue = ready.queue AND other.state = 'queued' AND other.not_before <= now()
+                        AND other.priority = ready.priority AND other.share_of > ready.share_of)
       AND NOT EXISTS (SELECT FROM workers WHERE workers.id = :owner AND workers.state IN ('draining', 'quarantined'))
     ORDER BY ready.id
     LIMIT 1

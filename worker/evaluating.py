@@ -30,7 +30,7 @@ def evaluate(here: Runtime, claim: Claim) -> None:
     the job. Raises Fenced, and CancelRequested when the job is cancelled meanwhile.
     """
     request = _request(here, claim)
-    here.near = claim.job_id
+    here.stay_with(claim.job_id)
     judge = here.judge(request.hardware)
     settings = here.settings
     try:

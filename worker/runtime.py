@@ -6,8 +6,10 @@ A pool that forks must not share connections between processes, so a fresh child
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from sqlalchemy.orm import Session
 
@@ -16,6 +18,10 @@ from db.session import make_engine, make_sessions
 from db.settings import Settings, get_settings
 from worker import client
 from worker.judge.client import Judge, JudgeOptions
+
+STAY_S: Final = 60.0
+"""How long a worker stays with a job. To prepare another problem and its baselines took 20 to 65 s of each evaluation
+on an H200 whose three judges took candidates of three problems by age."""
 
 
 class Runtime:
@@ -28,8 +34,8 @@ class Runtime:
         self.engine = make_engine(settings.sqlalchemy_url, f"kernelwright {owner}")
         self.sessions = make_sessions(self.engine)
         self._judges: dict[str, Judge] = {}
-        self.near: str | None = None
-        """The job that was evaluated last: the judge has its problem prepared."""
+        self._near: str | None = None
+        self._near_until = 0.0
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
@@ -37,6 +43,17 @@ class Runtime:
         with self.sessions.begin() as session:
             yield session
         client.ring_all(ledger.take_doorbells(session))
+
+    def stay_with(self, job_id: str) -> None:
+        """The judge has this job's problem prepared: the next candidates of it are this worker's, for a while."""
+        if job_id != self._near:
+            self._near, self._near_until = job_id, time.monotonic() + STAY_S
+
+    def near(self) -> str | None:
+        """The job to stay with. None when it is the others' turn: whichever is the oldest, it is stayed with anew."""
+        if time.monotonic() >= self._near_until:
+            self._near = None
+        return self._near
 
     def judge(self, hardware: str) -> Judge:
         """The judge for this hardware: one process that is reused from task to task."""

@@ -3,7 +3,7 @@
 A message is a doorbell, and its work id only a hint: whoever hears it takes the first ready row of its own queues, so
 priorities hold however the messages arrived, and a repeated or stale message finds nothing to do. Whoever has
 evaluated a job's best takes its certificate with it, unless more urgent work waits, and whoever has evaluated one of
-its candidates takes the next one of them, until other work has waited for a minute.
+its candidates takes the next ones of them for a minute.
 """
 
 from __future__ import annotations
@@ -101,9 +101,9 @@ def work(here: Runtime, claim: Claim) -> None:
 
 def _claim(here: Runtime) -> Claim | None:
     with here.transaction() as session:
-        claim = None
-        if here.near is not None:
-            claim = ledger.claim_near(session, here.near, here.owner, lease_s=here.settings.lease_s)
+        near, claim = here.near(), None
+        if near is not None:
+            claim = ledger.claim_near(session, near, here.queues, here.owner, lease_s=here.settings.lease_s)
         if claim is None:
             claim = ledger.claim_next(session, here.queues, here.owner, lease_s=here.settings.lease_s)
         if claim is not None:

@@ -51,6 +51,7 @@ _PAGE = 200
 def main() -> int:
     """Load the service, watch its devices, count what was judged."""
     options = _options()
+    other = json.loads(options.against.read_text()) if options.against else None
     hardware = options.hardware or next((name for name in detect_hardware() if name != "cpu"), "cpu")
     entries = [entry for entry in plan(hardware, options.problems.split(",")) if entry.proposals]
     home = home_of(options.home)
@@ -69,10 +70,11 @@ def main() -> int:
         stop.set()
         _end(url)
     figures = found | {"hardware": hardware, "jobs": options.jobs, "think_s": options.think_s,
-                       "evaluators_per_gpu": options.evaluators}  # fmt: skip
-    if options.against:
-        figures["against"] = compared(json.loads(options.against.read_text()), figures)
+                       "evaluators_per_gpu": options.evaluators, "problems": options.problems}  # fmt: skip
     options.out.write_text(json.dumps(figures, indent=1) + "\n")
+    if other is not None:
+        figures["against"] = compared(other, figures)
+        options.out.write_text(json.dumps(figures, indent=1) + "\n")
     sys.stdout.write(json.dumps({name: value for name, value in figures.items() if name != "controls"}) + "\n")
     return 0
 

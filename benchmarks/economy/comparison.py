@@ -10,7 +10,10 @@ from typing import Any
 
 def compared(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """The evaluations of `other` per one of `one`, and for each problem their controls: `pairs` of one there and one
-    here, the share whose 95 % intervals overlap (`within`), and the `ratio` of their median speedups."""
+    here, the share whose 95 % intervals overlap (`within`), and the `ratio` of their median speedups. Raises ValueError
+    where `one` has no evaluation."""
+    if not one["evaluations_per_hour"]:
+        raise ValueError("the run to compare with has no evaluation: let it go on for longer")
     problems = sorted(_controls(one).keys() & _controls(other).keys())
     return {
         "evaluations": round(other["evaluations_per_hour"] / one["evaluations_per_hour"], 2),

@@ -20,6 +20,7 @@ import contextlib
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -44,11 +45,15 @@ _COMPILE_LIMIT_S, _AHEAD_LIMIT_S = 600.0, 240.0
 """For one workload in one mode. A scan whose steps each look back twice as far was not compiled after nine minutes, in
 which three compilers held 30 GB of an H100."""
 _REFERENCE_LIMIT_S = 120.0
+_UNUSABLE_S = 24 * 3600.0
+"""Then what made a baseline unusable is tried again: a busy machine may have been it."""
 _WARM_CASES = 3
 """Calls before the race, each on other values: torch.compile takes a size that depends on values for a constant at
 first, and for one that varies when it has seen two; CUDA graphs are recorded in the second call."""
 Held = Callable[[], AbstractContextManager[object]]
 """Holds a device for something short, so that nobody is timed meanwhile."""
+OF_MEMORY = "out of memory"
+"""In the reason of a fault for which a device's memory was full."""
 TRUSTED = "eager"
 _ALWAYS = (TRUSTED, "compile")
 
@@ -136,7 +141,7 @@ class _Trouble:
 
 def _compile(modes: Sequence[Mode], bench: Workbench, held: Held, trouble: _Trouble) -> None:
     """Compile for one workload what is not over, and add what is now. A runner that took too long is lost. Raises Fault
-    when it is lost otherwise: the next attempt leaves out what spoilt it."""
+    when it is lost otherwise."""
     for mode in modes:
         if mode.name in trouble.over:
             continue
@@ -151,39 +156,70 @@ def _compile(modes: Sequence[Mode], bench: Workbench, held: Held, trouble: _Trou
                 for each in modes:  # the others compile the same graph, and search beside
                     trouble.unusable.add(each.name, f"not compiled within {_AHEAD_LIMIT_S:.0f} s for {bench.name!r}")
                 return
-            if fault.verdict is Verdict.ILLEGAL_ACCESS:
-                trouble.unusable.add(mode.name, f"{fault.reason[:300]} for {bench.name!r}")
+            if _spoilt(fault):
+                trouble.unusable.suspect(mode.name, fault.reason)
             if _lost(fault, bench.runner):
                 raise
-            if "out of memory" in fault.reason:
+            if OF_MEMORY in fault.reason:
                 trouble.short.add(mode.name)
             elif fault.reason.startswith("InductorError"):
                 trouble.refused.add(mode.name)
     bench.trim()
 
 
+def _spoilt(fault: Fault) -> bool:
+    """Whether nothing that its process does on a GPU from then on is right."""
+    return fault.verdict is Verdict.ILLEGAL_ACCESS or "device-side assert" in fault.reason
+
+
 def _lost(fault: Fault, runner: Runner) -> bool:
-    """Whether more was lost than the baseline: an illegal access spoils all that its process does on a GPU."""
-    return fault.verdict in (Verdict.TIMEOUT, Verdict.INFRA_ERROR, Verdict.ILLEGAL_ACCESS) or runner.dead
+    """Whether more was lost than the baseline."""
+    return fault.verdict in (Verdict.TIMEOUT, Verdict.INFRA_ERROR) or _spoilt(fault) or runner.dead
 
 
 class Unusable:
-    """Baselines that are none on this machine, and why: not compiled in time, or they access memory illegally, as the
-    compiled graphs of a reference whose sizes depend on values did on an H200. Kept on disk."""
+    """Baselines that are none on this machine for a day, and why: they were not compiled in time, found no memory with
+    the device to themselves, or spoilt two processes, as the compiled graphs of a reference whose sizes depend on
+    values did on an H200. Kept on disk, for all devices of its kind."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._lock = path, threading.Lock()
-        self.reasons: dict[str, str] = {}
-        with contextlib.suppress(OSError, ValueError):  # none yet, or cut off by a full disk
-            self.reasons = json.loads(path.read_text())
+        self._known: dict[str, tuple[float, str, bool]] = {}
+        """By name: since when (Unix time), why, and whether that is sure."""
+        self._read()
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Why each is none."""
+        return {name: reason for name, (_since, reason, sure) in self._known.items() if sure}
+
+    @property
+    def known(self) -> dict[str, bool]:
+        """Those that were told of, and whether each is none now: what changes when more is."""
+        return {name: sure for name, (_since, _reason, sure) in self._known.items()}
 
     def add(self, name: str, reason: str) -> None:
         """From now on it is no baseline here."""
+        self._keep(name, reason, sure=True)
+
+    def suspect(self, name: str, reason: str) -> None:
+        """It is none if this is the second time: once it may be the device that fails."""
+        self._keep(name, reason, sure=False)
+
+    def _keep(self, name: str, reason: str, *, sure: bool) -> None:
         with self._lock:
-            self.reasons = {**self.reasons, name: self.reasons.get(name, reason)}
+            self._read()  # evaluators of one device learn side by side
+            said = self._known[name][1] if name in self._known else reason[:300]
+            self._known = {**self._known, name: (time.time(), said, sure or name in self._known)}
             partial = self._path.with_suffix(f".{os.getpid()}.part")
-            partial.write_text(json.dumps(self.reasons))
+            partial.write_text(json.dumps(self._known))
             partial.replace(self._path)
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError, ValueError):  # none yet, or cut off by a full disk
+            oldest = time.time() - _UNUSABLE_S
+            kept = json.loads(self._path.read_text()).items()
+            self._known = {name: (since, said, sure) for name, (since, said, sure) in kept if since > oldest}
 
 
 class Record:
@@ -247,9 +283,11 @@ class Baselines:
         self._exhibits, self._spawn, self._record, self._unusable = exhibits, spawn, record, unusable
         self.missing: dict[str, str] = dict(unusable.reasons)
         """Baselines that could not be made, and why."""
+        self.short: set[str] = set()
+        """Those that found no memory."""
         self._places: dict[str, _Place] = {}
         source, device = exhibits.problem.outline.source, exhibits.device
-        modes = _modes(device, exhibits.problem.spec)[: 1 if eager_only else None]
+        self._modes = modes = _modes(device, exhibits.problem.spec)[: 1 if eager_only else None]
         self._full = set(record.latency_us) != {exhibit.name for exhibit in exhibits.workloads}
         wanted = {mode.name for mode in modes} if self._full else {*_ALWAYS, *record.fastest()}
         wanted -= set(unusable.reasons)
@@ -283,17 +321,19 @@ class Baselines:
         return [Contender(name, self._places[name].benches[workload], name) for name in chosen]
 
     def timed(self, latency_us: Mapping[str, Mapping[str, float]]) -> None:
-        """Learn from a race: by workload and baseline, in microseconds."""
-        if self._full:
+        """Learn from a race: by workload and baseline, in microseconds. Not from one that lacked some for memory."""
+        if self._full and not self.short:
             self._record.keep(latency_us)
             self._full = False
 
-    def lose(self, fault: BaselineFault) -> None:
-        """Learn from a fault in a race. After an illegal access it is made again, without that baseline."""
-        if fault.cause.verdict is Verdict.ILLEGAL_ACCESS:
+    def learn(self, fault: BaselineFault) -> None:
+        """Of a fault in a race. A process that is spoilt is ended, so that the panel is made again; a signal that ended
+        one, as another process may send it, says nothing of the baseline."""
+        runner = self._places[fault.name].runner
+        if _spoilt(fault.cause) and not runner.dead:
             if fault.name != TRUSTED:
-                self._unusable.add(fault.name, f"{fault.cause.reason} when it was timed")
-            self._places[fault.name].runner.close()
+                self._unusable.suspect(fault.name, fault.cause.reason)
+            runner.close()
 
     def close(self) -> None:
         """End the runners and release the arenas."""
@@ -316,16 +356,27 @@ class Baselines:
         except Fault as fault:
             self.missing[mode.name] = fault.reason
             log.warning("baseline.failed", baseline=mode.name, reason=fault.reason)
-            if fault.verdict is Verdict.TIMEOUT and mode.name != TRUSTED:
-                self._unusable.add(mode.name, f"not compiled and run within {_COMPILE_LIMIT_S:.0f} s")
-            if fault.verdict is Verdict.ILLEGAL_ACCESS and mode.name != TRUSTED:
-                self._unusable.add(mode.name, fault.reason)
-            if _lost(fault, place.runner) or self._crowded_out(fault):
+            self._learn_of(mode, fault)
+            ours = mode.name == TRUSTED and _spoilt(fault) and not place.runner.dead  # the problem's own fault
+            if not ours and (_lost(fault, place.runner) or self._crowded_out(fault)):
                 raise
             if place is not self._places.get(TRUSTED):  # a library that is not here would hold a process
                 self._places.pop(mode.name).close()
             return False
         return True
+
+    def _learn_of(self, mode: Mode, fault: Fault) -> None:
+        """Of a baseline that could not be made."""
+        if OF_MEMORY in fault.reason:
+            self.short.add(mode.name)
+        if mode.name == TRUSTED:
+            return
+        if fault.verdict is Verdict.TIMEOUT:
+            alike = [each for each in self._modes if each.compile_mode] if mode.compile_mode else [mode]
+            for each in alike:  # they compile the same graph
+                self._unusable.add(each.name, f"not compiled and run within {_COMPILE_LIMIT_S:.0f} s")
+        elif _spoilt(fault):
+            self._unusable.suspect(mode.name, fault.reason)
 
     def _place(self, name: str) -> _Place:
         """Where a baseline is to live."""

@@ -22,9 +22,9 @@ from worker.runner.memory import CudaDriverError
 
 log = structlog.get_logger()
 
-_MOST_RUNNERS = 8
-"""Each has a context of 0.5 GB on a GPU, and up to 3 GB of the machine's memory. With five for six workloads the one that
-had two was waited for, while 40 of 64 cores were free: 103 s a problem, in the mean of 26."""
+_MOST_RUNNERS = 6
+"""Each has a context of 0.5 GB on a GPU, and up to 3 GB of the machine's memory. With five for six workloads the one
+that had two was waited for, while 40 of 64 cores were free: 103 s a problem, in the mean of 26."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Compiling:
     """The file that says, by a problem's source hash, that it was done on this machine: where a finalist came to
     another judge it was all done again, 15 to 60 s with everything in the caches (H100)."""
     unusable: Callable[[str], Unusable]
-    """What takes too long to compile on this machine, by a problem's source hash."""
+    """Which baselines are none on this machine, by a problem's source hash."""
     at_once: int = max(1, min(_MOST_RUNNERS, (os.cpu_count() or 1) // 5))
     """Runners that compile."""
     _thread: threading.Thread | None = None

@@ -22,7 +22,7 @@ import torch
 
 from problems.catalog import ProblemError
 from worker.judge import ahead, artefacts, environment, phases
-from worker.judge.baselines import Baselines, Record, Unusable
+from worker.judge.baselines import OF_MEMORY, Baselines, Record, Unusable
 from worker.judge.certificate.certify import certify
 from worker.judge.certificate.parts import RefereeParts
 from worker.judge.certificate.system import control
@@ -59,8 +59,6 @@ _AHEAD_SHARE = 0.5
 judge and its three runners held 32 GB of an H100 for it, of 52 that judging was to take."""
 _SIDE_BY_SIDE_BYTES = 6 << 30
 """Of a GPU, for the runners of six system checks at a time and what compute-sanitizer watches of them."""
-_OF_MEMORY = "out of memory"
-"""In what torch and CUDA say of it."""
 _MACHINE = ("device", "cpu", "cores", "torch", "triton")
 """What a baseline's latency depends on beside the problem."""
 
@@ -124,6 +122,7 @@ class Referee:
             lease=self._lease,
             runner=self._part_runner,
             again=lambda: self._again(request),
+            crowded_out=self._crowded_out,
             narrow=lambda: self._narrow(exhibits, request.hardware),
             training=self._training,
             control=lambda: self._control(control.itself(request)),
@@ -213,6 +212,8 @@ class Referee:
                 self._judge_without_device(request, exhibits, evaluation, code)
             else:
                 self._judge(request, exhibits, evaluation, profiler, code)
+        except _BaselinesFull as full:
+            evaluation.verdict, evaluation.reason = self._whose_memory(exhibits, full)
         except Fault as fault:
             evaluation.verdict, evaluation.reason = fault.verdict, fault.reason
             evaluation.log = fault.log[-LOG_BYTES:]
@@ -308,6 +309,8 @@ class Referee:
         with trial.evaluation.stage("baselines"), _of_the_machine():
             baselines = self.baselines_of(trial.exhibits)
         trial.evaluation.environment = {"baselines_missing": baselines.missing}
+        if against_all and baselines.short:
+            raise _BaselinesFull(baselines.short)
         pace = self._pace.shared_by(len(trial.exhibits.workloads))
         timings = []
         runners = [trial.runner, *baselines.runners]
@@ -319,7 +322,7 @@ class Referee:
                 try:
                     timings.append(self._timer.time(raced, exhibit, Fresh(exhibit, trial.rng), trial.rng, pace, pause))
                 except BaselineFault as fault:
-                    baselines.lose(fault)
+                    baselines.learn(fault)
                     raise
         for runner in runners:
             runner.thaw()
@@ -404,6 +407,7 @@ class Referee:
         """The live baselines, made on first use and again after their runner died, beside others' work. Whoever has
         them shares the device for nothing, and would wait for that between two times of having it alone."""
         if self._baselines is None or self._baselines.dead:
+            self._close_baselines()
             with self._lease.lent(counted=False) as lend:
                 self._baselines = self._made_baselines(exhibits, lend)
         return self._baselines
@@ -419,7 +423,7 @@ class Referee:
 
         unusable = self._unusable(name)
         while True:
-            known = unusable.reasons
+            known = unusable.known
             try:
                 return Baselines(
                     exhibits,
@@ -427,10 +431,10 @@ class Referee:
                     self._record(name),
                     unusable,
                     eager_only=self._options.eager_only,
-                    crowded_out=lambda fault: _OF_MEMORY in fault.reason and self.crowded,
+                    crowded_out=lambda fault: OF_MEMORY in fault.reason and self.crowded,
                 )
             except Fault as fault:
-                if unusable.reasons == known:
+                if unusable.known == known:
                     raise
                 log.warning("baselines.made_again", reason=fault.reason[:300])
 
@@ -505,10 +509,30 @@ class Referee:
     def _crowded_out(self, fault: Fault) -> bool:
         """Whether a candidate found no memory because others have of it what this judge was promised. The candidate's
         runner has ended, so what it took itself is free again."""
-        if fault.verdict is not Verdict.LAUNCH_ERROR or _OF_MEMORY not in fault.reason or not self.crowded:
+        if fault.verdict is not Verdict.LAUNCH_ERROR or OF_MEMORY not in fault.reason or not self.crowded:
             return False
         assert self._room is not None, "or nobody would be beside it"
-        return torch.cuda.mem_get_info()[0] < self._room.promised - torch.cuda.max_memory_allocated()
+        self._close_baselines()  # what they and comparisons hold is of what was promised, and in no figure
+        gc.collect()
+        self._trim()
+        return torch.cuda.mem_get_info()[0] < self._room.promised - torch.cuda.memory_reserved()
+
+    def _whose_memory(self, exhibits: Exhibits, full: _BaselinesFull) -> tuple[Verdict, str]:
+        """Who took the memory that baselines did not find: they are made again, now that the candidate's process has
+        ended. A candidate that fills a device would be raced against fewer of them."""
+        self._close_baselines()
+        try:
+            with _of_the_machine():
+                short = self.baselines_of(exhibits).short
+        except Fault as fault:
+            return fault.verdict, fault.reason
+        names = ", ".join(sorted(full.names))
+        if not full.names <= short:
+            return Verdict.LAUNCH_ERROR, f"it holds so much of the device's memory that there was none for {names}"
+        unusable = self._unusable(exhibits.problem.outline.source_hash)
+        for name in short:
+            unusable.add(name, "the device has not enough memory for it")
+        return Verdict.INFRA_ERROR, f"the device has not enough memory for {names}: to be judged without"
 
     def learn_of_room(self, failure: str | None) -> None:
         """Whether the room taken for the problem was enough: not where memory was short beside others. `failure`: why
@@ -517,7 +541,7 @@ class Referee:
             return
         if failure is None:
             self._shortfall.lessen()
-        elif _OF_MEMORY in failure and self.crowded:
+        elif OF_MEMORY in failure and self.crowded:
             self._shortfall.add()
 
     def _again(self, request: EvaluationRequest) -> Evaluation:
@@ -560,6 +584,14 @@ class Referee:
 
     def _part_runner(self, unlimited: bool) -> Any:
         return self.processes.runner(unlimited=unlimited)
+
+
+class _BaselinesFull(Fault):
+    """Baselines found no memory beside a candidate's process."""
+
+    def __init__(self, names: set[str]) -> None:
+        super().__init__(Verdict.INFRA_ERROR, f"no memory for {', '.join(sorted(names))}")
+        self.names = frozenset(names)
 
 
 @contextmanager

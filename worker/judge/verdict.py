@@ -44,7 +44,7 @@ class Fault(Exception):
 
 
 class BaselineFault(Fault):
-    """A baseline failed while it was timed beside a candidate: `infra_error`, since no candidate has a part in it."""
+    """A baseline failed while it was timed beside a candidate: `infra_error`, which says nothing of the candidate."""
 
     def __init__(self, name: str, cause: Fault) -> None:
         super().__init__(Verdict.INFRA_ERROR, f"the baseline {name}: {cause.reason}", cause.log)

@@ -204,7 +204,7 @@ def test_a_claim_reads_few_rows_of_many(sessions: Sessions, team: dict[str, str]
         )
     with sessions.begin() as session:
         session.execute(text("ANALYZE work"))
-        plan = explained(session)
+        plan = explained(session, "claim_next", kept_s=3.0)
     scanned = list(scans(plan))
     assert {each["Node Type"] for each in scanned if each["Relation Name"] == "work"} <= {
         "Index Scan",
@@ -225,7 +225,7 @@ def test_to_stay_with_a_job_reads_few_rows_of_many(sessions: Sessions, team: dic
     with sessions.begin() as session:
         session.execute(text("UPDATE work SET state = 'done' WHERE queue <> 'cpu'"))
         session.execute(text("ANALYZE work, jobs"))
-        plan = explained(session, "claim_near", job_id=mine, patience_s=60.0)
+        plan = explained(session, "claim_near", job_id=mine)
     scanned = list(scans(plan))
     read = sum(each["Actual Rows"] * each["Actual Loops"] for each in scanned)
     removed = sum(each.get("Rows Removed by Filter", 0) * each["Actual Loops"] for each in scanned)
@@ -234,12 +234,12 @@ def test_to_stay_with_a_job_reads_few_rows_of_many(sessions: Sessions, team: dic
         session.execute(text("TRUNCATE work, candidates CASCADE"))
 
 
-def explained(session: Session, name: str = "claim_next", **parameters: Any) -> dict[str, Any]:
+def explained(session: Session, name: str, **parameters: Any) -> dict[str, Any]:
     statement = text(f"EXPLAIN (ANALYZE, FORMAT JSON) {ledger.SQL[name].text}")
-    if name == "claim_next":
-        statement = statement.bindparams(bindparam("queues", type_=ARRAY(Text())))
-        parameters = {"queues": ["cpu", "llm"], "kept_s": 3.0}
-    found = session.execute(statement, {"owner": OWNER, "lease_s": 45.0} | parameters)
+    found = session.execute(
+        statement.bindparams(bindparam("queues", type_=ARRAY(Text()))),
+        {"queues": ["cpu", "llm"], "owner": OWNER, "lease_s": 45.0} | parameters,
+    )
     plan: dict[str, Any] = found.scalar_one()[0]["Plan"]
     return plan
 
@@ -269,8 +269,8 @@ def evaluations(sessions: Sessions, count: int, **overrides: Any) -> tuple[str, 
 
 def near(sessions: Sessions, job_id: str, owner: str = OWNER) -> str | None:
     with sessions.begin() as session:
-        claimed = ledger.claim_near(session, job_id, owner)
-    return claimed and claimed.candidate
+        claimed = ledger.claim_near(session, job_id, ["cpu", "llm"], owner)
+    return claimed.candidate if claimed is not None else None
 
 
 def test_a_worker_stays_with_the_job_that_it_has_evaluated(sessions: Sessions) -> None:
@@ -286,14 +286,15 @@ def test_a_worker_stays_with_the_job_that_it_has_evaluated(sessions: Sessions) -
         "UPDATE work SET priority = 1 WHERE job_id <> :mine",
         "UPDATE work SET share_of = 'another' WHERE job_id <> :mine",
         "UPDATE work SET share_of = '' WHERE job_id <> :mine",
-        "UPDATE work SET created_at = now() - interval '61 s' WHERE job_id <> :mine",
+        "UPDATE work SET priority = 1, queue = 'llm' WHERE job_id <> :mine",
+        "UPDATE work SET queue = 'gpu.nvidia-h100' WHERE job_id = :mine AND state = 'queued'",
         "UPDATE jobs SET cancel_requested = true WHERE id = :mine",
         "UPDATE work SET not_before = now() + interval '1 h' WHERE job_id = :mine",
         "UPDATE work SET state = 'done' WHERE job_id = :mine AND state = 'queued'",
         "INSERT INTO workers (id, hostname, pid, queues, state) VALUES (:owner, 'h', 1, '{}', 'draining')",
     ],
 )
-def test_a_worker_leaves_its_job_for_what_is_more_urgent_or_has_waited(sessions: Sessions, change: str) -> None:
+def test_a_worker_leaves_its_job_for_what_comes_first(sessions: Sessions, change: str) -> None:
     evaluations(sessions, 2)
     mine, ids = evaluations(sessions, 2)
     with sessions.begin() as session:

@@ -147,18 +147,19 @@ def test_what_takes_too_long_to_compile_is_no_baseline_on_this_machine(
         processes.close()
 
 
-def test_what_spoils_its_process_is_not_compiled_ahead_again(tmp_path: Path) -> None:
+def test_what_spoils_two_processes_is_not_compiled_ahead_again(tmp_path: Path) -> None:
     spoils = FAILS_FOR_THE_FIRST.replace("raise TypeError(", "raise RuntimeError('an illegal memory access' or ")
     processes = Processes(RefereeOptions(tmp_path, "cpu"), on_gpu=False)
     problem, lease = Problem(spoils, "plain"), DeviceLease(tmp_path / "lease", "cpu")
     unusable = Unusable(tmp_path / "unusable.json")
     try:
-        ahead = processes.baseline_runner("plain")
-        ahead.turn = lease.turn
-        with pytest.raises(Fault, match="an illegal memory access"):
-            compile_ahead(problem, "cpu", "cpu", 3, [ahead], lease.shared, unusable)
-        ahead.close()
-        assert list(Unusable(tmp_path / "unusable.json").reasons) == ["compile"]
+        for reasons in ([], ["compile"]):
+            ahead = processes.baseline_runner("plain")
+            ahead.turn = lease.turn
+            with pytest.raises(Fault, match="an illegal memory access"):
+                compile_ahead(problem, "cpu", "cpu", 3, [ahead], lease.shared, unusable)
+            ahead.close()
+            assert list(Unusable(tmp_path / "unusable.json").reasons) == reasons
         again = processes.baseline_runner("plain")
         again.turn = lease.turn
         assert compile_ahead(problem, "cpu", "cpu", 3, [again], lease.shared, unusable)
@@ -166,6 +167,20 @@ def test_what_spoils_its_process_is_not_compiled_ahead_again(tmp_path: Path) -> 
         again.close()
     finally:
         processes.close()
+
+
+def test_what_is_no_baseline_here_is_tried_again_after_a_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1_800_000_000.0
+    monkeypatch.setattr("worker.judge.baselines.time.time", lambda: now)
+    unusable, beside = Unusable(tmp_path / "unusable.json"), Unusable(tmp_path / "unusable.json")
+    unusable.add("compile", "not compiled in time")
+    now += 3600
+    beside.suspect("library_fused", "CUDA error: an illegal memory access")
+    assert beside.reasons == {"compile": "not compiled in time"}, "what another evaluator has learnt, too"
+    unusable.suspect("library_fused", "another")
+    assert unusable.reasons.keys() == {"compile", "library_fused"}
+    now += 23.5 * 3600
+    assert Unusable(tmp_path / "unusable.json").reasons == {"library_fused": "CUDA error: an illegal memory access"}
 
 
 def test_what_was_compiled_ahead_is_not_compiled_again(tmp_path: Path) -> None:

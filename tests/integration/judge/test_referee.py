@@ -327,9 +327,9 @@ class Elsewhere(Model):
     assert report["baselines_us"][report["baseline"]] == min(report["baselines_us"].values())
 
 
-@pytest.mark.parametrize(("good_calls", "blamed"), [(0, "ok"), (12, "infra_error")])
-def test_a_baseline_that_spoils_its_process_is_none_here_and_no_candidate_is_blamed(
-    good_calls: int, blamed: str, tmp_path: Path
+@pytest.mark.parametrize(("good_calls", "verdicts"), [(0, ["ok"]), (12, ["infra_error", "infra_error", "ok"])])
+def test_a_baseline_that_spoils_two_processes_is_none_here_and_no_candidate_is_blamed(
+    good_calls: int, verdicts: list[str], tmp_path: Path
 ) -> None:
     """While it is made, and later in a race, as recorded graphs of values' sizes did on a GPU."""
     library = f"""
@@ -345,9 +345,18 @@ class Spoilt(Model):
     problem = PROBLEM.replace("SPEC = {", 'SPEC = {"library": {"spoilt": "Spoilt"}, ') + library
     request = EvaluationRequest("c", CPP, "relu", problem, "cpu", "cpp")
     with Judge(JudgeOptions(tmp_path, "cpu")) as judge:
-        first, second = judge.evaluate(request), judge.evaluate(request)
-    assert first["verdict"] == blamed, first["reason"]
-    if blamed == "infra_error":
-        assert first["reason"].startswith("the baseline library_spoilt: RuntimeError: CUDA error: an illegal")
-    assert second["verdict"] == "ok" and set(second["baselines_us"]) == {"eager", "compile"}
-    assert "illegal memory access" in second["environment"]["baselines_missing"]["library_spoilt"]
+        *failed, judged = reports = [judge.evaluate(request) for _attempt in verdicts]
+    assert [each["verdict"] for each in reports] == verdicts, [each["reason"] for each in reports]
+    for each in failed:
+        assert each["reason"].startswith("the baseline library_spoilt: RuntimeError: CUDA error: an illegal")
+    assert set(judged["baselines_us"]) == {"eager", "compile"}
+    assert "illegal memory access" in judged["environment"]["baselines_missing"]["library_spoilt"]
+
+
+def test_a_reference_that_spoils_its_process_is_the_problems_fault(tmp_path: Path) -> None:
+    spoilt = 'raise RuntimeError("CUDA error: device-side assert triggered")'
+    runs = "return torch.relu(x + self.bias)"
+    in_a_runner = f'if "SCRATCH" in __import__("os").environ: {spoilt}\n        {runs}'
+    request = EvaluationRequest("c", CPP, "relu", PROBLEM.replace(runs, in_a_runner), "cpu", "cpp")
+    with Judge(JudgeOptions(tmp_path, "cpu")) as judge, pytest.raises(ReferenceFailed, match="device-side assert"):
+        judge.evaluate(request)

@@ -79,7 +79,7 @@ def test_the_judges_report_becomes_the_evaluation(here: Runtime) -> None:
     assert fresh(here.sessions, job).gpu_s == found.gpu_s > 0
     assert event_types(here.sessions, job.id)[-2:] == ["candidate.evaluating", "candidate.evaluated"]
     assert states(here.sessions, WorkKind.EVALUATE) == ["done"]
-    assert here.near == job.id, "whose problem the judge has prepared"
+    assert here.near() == job.id, "whose problem the judge has prepared"
 
 
 class InThread(threading.Thread):

@@ -56,22 +56,31 @@ def test_a_doorbell_serves_the_most_urgent_work_whatever_it_names(here: Runtime,
     assert waiting(broker, "cpu") == 2  # rung after the commit, for the two candidates
 
 
-def test_a_doorbell_serves_the_job_that_was_evaluated_last(here: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_stays_with_a_job_for_a_while_and_then_takes_the_oldest_work(
+    here: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where all work has waited for long: then most of all it is to be got through."""
     served: list[str] = []
+    now = 1000.0
+    monkeypatch.setattr("worker.runtime.time.monotonic", lambda: now)
 
-    def judge(_: Runtime, claim: Claim) -> None:
+    def judge(here: Runtime, claim: Claim) -> None:
+        nonlocal now
         served.append(claim.job_id)
+        here.stay_with(claim.job_id)
+        now += 25
 
     monkeypatch.setattr(tasks, "HANDLERS", {WorkKind.EVALUATE: judge})
     older, newer = make_job(here.sessions), make_job(here.sessions)
-    for job in (older, newer):
-        for candidate_id in make_candidates(here.sessions, job, 2):
-            propose(here.sessions, candidate_id, f"NUMBER = {candidate_id!r}")
+    ids = [make_candidates(here.sessions, job, 4) for job in (older, newer)]
+    for candidate_id in itertools.chain(*zip(*ids, strict=True)):  # by age in turn
+        propose(here.sessions, candidate_id, f"NUMBER = {candidate_id!r}")
     with here.sessions.begin() as session:
         session.execute(text("DELETE FROM work WHERE kind = 'advance'"))
-    for here.near in (None, newer.id, newer.id):
+        session.execute(text("UPDATE work SET created_at = now() - interval '1 h'"))
+    for _bell in range(8):
         tasks.serve("")
-    assert served == [older.id, newer.id, newer.id]
+    assert served == [older.id] * 3 + [newer.id] * 3 + [older.id, newer.id]
 
 
 def test_a_stale_doorbell_finds_nothing_to_do(here: Runtime) -> None:

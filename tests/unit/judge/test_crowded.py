@@ -64,7 +64,7 @@ def test_a_candidate_that_finds_no_memory_is_to_blame_unless_others_have_it(
     monkeypatch.setattr(referee, "exhibits_for", lambda _request: None)
     monkeypatch.setattr(referee, "_judge", fail)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free_gib << 30, 80 << 30))
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 12 << 30)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 12 << 30)
     referee._room = SimpleNamespace(crowded=crowded, promised=18 << 30)
     answer = _answer(referee, ASKED)
     assert answer["report"]["verdict"] == verdict
@@ -72,6 +72,29 @@ def test_a_candidate_that_finds_no_memory_is_to_blame_unless_others_have_it(
     assert failure == (reason if verdict == "infra_error" else None)
     referee.learn_of_room(failure)
     assert (referee._shortfall.times > 1) == (verdict == "infra_error"), "it asks for more the next time"
+
+
+@pytest.mark.parametrize(
+    ("short_alone", "verdict"), [({"compile", "library_fused"}, "infra_error"), ({"compile"}, "launch_error")]
+)
+def test_a_candidate_that_leaves_baselines_no_memory_is_not_raced_against_fewer(
+    referee: Any, monkeypatch: pytest.MonkeyPatch, short_alone: set[str], verdict: str
+) -> None:
+    """Made again without it they say who took it: if they find none either, the device is too small for them."""
+    beside: Any = SimpleNamespace(short={"compile", "library_fused"}, missing={})
+    panels = iter([beside, SimpleNamespace(short=short_alone)])
+
+    def judge(_request: object, exhibits: object, evaluation: Evaluation, *_: Any) -> None:
+        referee._time(SimpleNamespace(exhibits=exhibits, evaluation=evaluation))
+
+    problem = SimpleNamespace(problem=SimpleNamespace(outline=SimpleNamespace(source_hash="hash")))
+    monkeypatch.setattr(referee, "exhibits_for", lambda _request: problem)
+    monkeypatch.setattr(referee, "baselines_of", lambda _exhibits: next(panels))
+    monkeypatch.setattr(referee, "_judge", judge)
+    report = _answer(referee, ASKED)["report"]
+    assert report["verdict"] == verdict and "compile, library_fused" in report["reason"]
+    learnt = referee._unusable("hash").reasons
+    assert learnt.keys() == (short_alone if verdict == "infra_error" else set())
 
 
 def test_baselines_that_cannot_be_made_are_no_verdict_on_a_candidate(

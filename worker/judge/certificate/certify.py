@@ -161,6 +161,8 @@ def run_check(
         if fault.verdict is Verdict.INFRA_ERROR:
             detail = f"the machine failed: {fault.reason}"
             rows.append(Check(name, False, detail, {"outcome": str(Outcome.RESERVATION)}))
+        elif parts.crowded_out(fault):  # no reservation: a candidate can say so, too, and would be spared the check
+            report.refuse(Verdict.INFRA_ERROR, f"{name}: {fault.reason}")
         else:
             if not any(not row.passed for row in rows):
                 rows.append(Check(name, False, fault.reason))

@@ -11,6 +11,7 @@ from worker.judge.exhibits import Exhibits
 from worker.judge.lease import DeviceLease
 from worker.judge.report import Evaluation
 from worker.judge.runners.sessions import Runner
+from worker.judge.verdict import Fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,8 @@ class RefereeParts:
     again: Callable[[], Evaluation]
     """The whole judgement once more, in fresh processes, with new secret seeds, parameters, inputs and shapes. Lets go
     of `exhibits` and of what `training` made. Answers a failed judgement with its verdict instead of raising."""
+    crowded_out: Callable[[Fault], bool] = lambda _fault: False
+    """Whether a candidate found no memory because others have of it what this judge was promised."""
     narrow: Callable[[], None] = lambda: None
     """Keep of `exhibits` what the system checks need alone."""
     training: Training | None = None

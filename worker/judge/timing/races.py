@@ -53,7 +53,7 @@ _TRIAL_ROUNDS, _PLAINLY_SLOWER, _LONGER_CHAIN = 3, 1.2, 1.03
 each of so many rounds. Two runners of the same code differ by 0.4 % there. A chain scatters by 0.5 to 1.5 %, evictions
 and all, which can be half of a call of 2 us: hence the second limit."""
 _OWN_FAULTS = (Verdict.ILLEGAL_ACCESS, Verdict.LAUNCH_ERROR)
-"""Those that a baseline's process has by itself. It may be late because of what a candidate does to the machine."""
+"""Of a baseline's process, and nobody's verdict. That it is late may be a candidate's doing."""
 WRONG_WHEN_TIMED = "a timed call is wrong though checked calls were right"
 
 
@@ -286,6 +286,8 @@ class _Race:
         """Whose call this is. A candidate was refused for what a baseline did to memory."""
         try:
             yield
+        except BaselineFault:  # of the one before, in the same process
+            raise
         except Fault as fault:
             if clock is self._clocks[0] or fault.verdict not in _OWN_FAULTS:
                 raise
@@ -305,8 +307,9 @@ class _Race:
         assert mine.outputs is not None and trusted.outputs is not None
         theirs, clock = trusted.outputs, self._clocks[_TRUSTED]
         if trusted.nonce != mine.nonce and isinstance(clock, HostClock):  # one of the two was disturbed and repeated
-            self._activate(clock, fresh)
-            theirs = clock.outputs(turn, mine.nonce)
+            with self._blamed(clock):
+                self._activate(clock, fresh)
+                theirs = clock.outputs(turn, mine.nonce)
         rows = None if full else self._rng
         sides = zip(mine.outputs, theirs, turn.source.tolerances, strict=True)
         if any(agree(output, eager, limit, rows) for output, eager, limit in sides):
@@ -323,7 +326,8 @@ class _Race:
         if current is clock:
             return
         if current is not None:
-            current.contender.bench.cool()
+            with self._blamed(current):
+                current.contender.bench.cool()
         clock.contender.bench.heat(clock.contender.subject, fresh.mix, self._exhibit.retained)
         self._active[key] = clock
 
@@ -339,8 +343,9 @@ class _Race:
         trusted = self._clocks[_TRUSTED]
         if isinstance(trusted, DeviceClock):
             return self._once_more(fresh)
-        self._activate(trusted, fresh)
-        self._plan.null_s = [min(trusted.measure_overhead(), statistics.median(self._plan.null_s))]
+        with self._blamed(trusted):
+            self._activate(trusted, fresh)
+            self._plan.null_s = [min(trusted.measure_overhead(), statistics.median(self._plan.null_s))]
         return rounds
 
     def _once_more(self, fresh: Fresh) -> list[dict[int, Sample]]:
