@@ -356,7 +356,7 @@ class Spoilt(Model):
 def test_a_reference_that_spoils_its_process_is_the_problems_fault(tmp_path: Path) -> None:
     spoilt = 'raise RuntimeError("CUDA error: device-side assert triggered")'
     runs = "return torch.relu(x + self.bias)"
-    in_a_runner = f'if "SCRATCH" in __import__("os").environ: {spoilt}\n        {runs}'
+    in_a_runner = f'if "TORCHINDUCTOR_CACHE_DIR" in __import__("os").environ: {spoilt}\n        {runs}'
     request = EvaluationRequest("c", CPP, "relu", PROBLEM.replace(runs, in_a_runner), "cpu", "cpp")
     with Judge(JudgeOptions(tmp_path, "cpu")) as judge, pytest.raises(ReferenceFailed, match="device-side assert"):
         judge.evaluate(request)
