@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from worker.judge.certificate import certify
-from worker.judge.certificate.certify import SystemReport, examine
+from worker.judge.certificate.certify import SystemReport, examine, run_check
 from worker.judge.report import Evaluation, EvaluationRequest
-from worker.judge.verdict import Verdict
+from worker.judge.verdict import Fault, Verdict
 
 REQUEST = EvaluationRequest("cand_1", "class ModelNew: pass", "relu", "it", "cpu", "cpp")
 
@@ -21,3 +21,20 @@ def test_without_a_fresh_judgement_nothing_is_certified(monkeypatch: pytest.Monk
     parts: Any = SimpleNamespace(again=lambda: Evaluation("cand_1", verdict, "the reason"), control=None)
     report = examine(parts, REQUEST, Evaluation("cand_1", Verdict.OK, speedup=1.5))
     assert (report.verdict, report.reason) == (verdict, "a fresh judgement failed: the reason")
+
+
+@pytest.mark.parametrize(("crowded", "verdict"), [(True, Verdict.INFRA_ERROR), (False, Verdict.LAUNCH_ERROR)])
+def test_a_system_check_that_finds_the_device_full_of_others_is_made_another_time(
+    monkeypatch: pytest.MonkeyPatch, crowded: bool, verdict: Verdict
+) -> None:
+    """It is no reservation: whoever says so is a candidate, which could spare itself a check."""
+
+    def full(*_: object, **__: object) -> None:
+        raise Fault(Verdict.LAUNCH_ERROR, "OutOfMemoryError: CUDA out of memory")
+
+    monkeypatch.setattr(certify, "staged", full)
+    report = SystemReport()
+    parts: Any = SimpleNamespace(crowded_out=lambda _fault: crowded)
+    run_check(parts, REQUEST, "two results alive at once", lambda _trial: None, report)
+    assert report.verdict is verdict and "out of memory" in report.reason
+    assert not any(row.figures.get("outcome") == "reservation" for row in report.rows)
