@@ -321,8 +321,8 @@ class Baselines:
         return [Contender(name, self._places[name].benches[workload], name) for name in chosen]
 
     def timed(self, latency_us: Mapping[str, Mapping[str, float]]) -> None:
-        """Learn from a race: by workload and baseline, in microseconds. Not from one that lacked some for memory."""
-        if self._full and not self.short:
+        """Learn from a race: by workload and baseline, in microseconds."""
+        if self._full:
             self._record.keep(latency_us)
             self._full = False
 
