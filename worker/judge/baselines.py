@@ -292,9 +292,14 @@ class Baselines:
         wanted = {mode.name for mode in modes} if self._full else {*_ALWAYS, *record.fastest()}
         wanted -= set(unusable.reasons)
         try:
-            self.names = [mode.name for mode in modes if mode.name in wanted and self._make(mode, source)]
-            if TRUSTED not in self.names:
-                raise ReferenceFailed(f"the reference does not run in a runner: {self.missing[TRUSTED]}")
+            self.names: list[str] = []
+            for mode in modes:
+                if mode.name not in wanted:
+                    continue
+                if self._make(mode, source):
+                    self.names.append(mode.name)
+                elif mode.name == TRUSTED:  # the first: the others may live in the process that it has spoilt
+                    raise ReferenceFailed(f"the reference does not run in a runner: {self.missing[TRUSTED]}")
         except BaseException:
             self.close()  # nobody else has them
             raise
