@@ -327,7 +327,10 @@ class Elsewhere(Model):
     assert report["baselines_us"][report["baseline"]] == min(report["baselines_us"].values())
 
 
-@pytest.mark.parametrize(("good_calls", "verdicts"), [(0, ["ok"]), (12, ["infra_error", "infra_error", "ok"])])
+@pytest.mark.parametrize(
+    ("good_calls", "verdicts"),
+    [(0, ["ok"]), pytest.param(12, ["infra_error", "infra_error", "ok"], marks=pytest.mark.exhaustive)],
+)
 def test_a_baseline_that_spoils_two_processes_is_none_here_and_no_candidate_is_blamed(
     good_calls: int, verdicts: list[str], tmp_path: Path
 ) -> None:
