@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, cycle, islice
 
 from benchmarks.judge.faults import FAULTS
 from benchmarks.record.plan import Entry
@@ -32,8 +32,8 @@ def variants(entry: Entry, seed: int) -> Iterator[Variant]:
     problem = bundled()[entry.problem].source
     honest = entry.proposals[0].source
     # Answers that the service refuses at once are no evaluations.
-    faults = [fault for fault in FAULTS.values() if "class ModelNew" in fault(honest, problem)]
-    bad = 0
+    possible = [fault for fault in FAULTS.values() if "class ModelNew" in fault(honest, problem)]
+    faults = islice(cycle(possible), seed, None)
     for number in count():
         is_control = number % len(BAD) == 0
         source = honest if is_control else dice.choice(entry.proposals).source
@@ -41,6 +41,5 @@ def variants(entry: Entry, seed: int) -> Iterator[Variant]:
         if space is not None:
             source = with_values(source, dice.choice(list(space.configurations())))
         if BAD[number % len(BAD)]:
-            source = faults[(seed + bad) % len(faults)](source, problem)
-            bad += 1
+            source = next(faults)(source, problem)
         yield Variant(f"{source}\nVARIANT = {seed * 1_000_000 + number}\n", is_control)
