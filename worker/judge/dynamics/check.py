@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from worker.judge.dynamics.rehearsal import Rehearsal
+from worker.judge.dynamics.rehearsal import NULL_RUNS_AGAIN, Rehearsal
 from worker.judge.dynamics.report import DynamicsReport
 from worker.judge.dynamics.seats import NoSeat, Operation, Seat, find_seat
 from worker.judge.dynamics.statistics import LIMITS
@@ -94,7 +94,8 @@ def _record(trial: Trial, report: DynamicsReport) -> None:
             "drift_sd": found.drift,
             "gradient_norm_sd": found.norm,
         }
-        trial.record(f"{NAME}: {found.optimiser}", found.passed, "", **figures)
+        detail = f"with new text, weights and {NULL_RUNS_AGAIN} honest runs: it had been outside" if found.anew else ""
+        trial.record(f"{NAME}: {found.optimiser}", found.passed, detail, **figures)
     bias = report.bias
     trial.record(f"{NAME}: gradient bias", bias.passed, "", statistic=bias.beta, threshold=bias.limit)
 

@@ -6,15 +6,16 @@ Made once per problem and device, because they depend on no candidate: a later f
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from worker.judge.dynamics.honest import ROUNDING, accumulated_in, exactly, honest_operations
 from worker.judge.dynamics.model import Weights, initial_weights
-from worker.judge.dynamics.optimisers import optimisers
+from worker.judge.dynamics.optimisers import Optimiser, optimisers
 from worker.judge.dynamics.report import BiasFound, DynamicsReport
 from worker.judge.dynamics.seating import fill
 from worker.judge.dynamics.seats import Operation, Seat
@@ -22,7 +23,10 @@ from worker.judge.dynamics.statistics import Bias, Distance, bias_limit, distanc
 from worker.judge.dynamics.text import labels_of, zipf_tokens
 from worker.judge.dynamics.training import HOT_ROWS, Batch, Run, Training, train
 
-NULL_RUNS = 6
+NULL_RUNS, NULL_RUNS_AGAIN = 6, 12
+"""Honest runs for each optimiser, and where a candidate lay outside of those, for one that starts anew."""
+_ANEW = 1 << 20
+"""Added to the seed for that: another text, other weights and other noise."""
 BUDGET_S = {"cpu": 60.0, "cuda": 120.0}
 _STEPS = {"cpu": (12, 64), "cuda": (40, 300)}
 """(fewest, most)."""
@@ -41,14 +45,17 @@ class Rehearsal:
         *,
         steps: int | None = None,
         null_runs: int = NULL_RUNS,
+        only: Collection[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[], None] = lambda: None,
     ) -> None:
         """Trains the honest variants, 50 to 120 s on a GPU of which it is busy for a fifth. `steps`: how many; None
-        chooses as many as fit the device's time budget. `pause` is called now and then: others may have the device."""
-        self.seat, self.seed, self._clock = seat, seed, clock
+        chooses as many as fit the device's time budget. `only`: these optimisers. `pause` is called now and then:
+        others may have the device."""
+        self.seat, self.seed, self._clock, self._pause = seat, seed, clock, pause
         self._device = seat.outputs[0].device
-        self._optimisers = optimisers(seat.shape.width)
+        known = optimisers(seat.shape.width)
+        self._optimisers = {name: make for name, make in known.items() if only is None or name in only}
         self.start: Weights = initial_weights(seat.shape, self._generator(seed))
         self.operations = honest_operations(seat, null_runs, seed)
         with _one_thread():
@@ -67,14 +74,21 @@ class Rehearsal:
             yield tokens, labels_of(tokens, shape.classes)
 
     def judge(self, operation: Operation) -> DynamicsReport:
-        """Train with `operation` in the seat under every optimiser and compare."""
+        """Train with `operation` in the seat under every optimiser and compare.
+
+        Outside of the honest band once more, with everything drawn anew and twice as many honest runs, is what fails:
+        training amplifies a rounding now and then, and six runs seldom hold one that it happened to. Of 20 honest
+        variants of softmax, each against six of the others, 8 % lay outside under one of the four optimisers
+        (`benchmarks/dynamics_false_alarms.py`); what a kernel does wrong it does with any weights.
+        """
         started = self._clock()
         tape = _Tape(operation, self._sampled_calls())
         distances: list[Distance] = []
         with _one_thread():
             for name, make in self._optimisers.items():
                 run = train(fill(self.seat, tape if not distances else operation), self.start, make(), self.batches())
-                distances.append(self.distance(name, run))
+                found = self.distance(name, run)
+                distances.append(found if found.passed else self._anew(name, make, operation))
         return DynamicsReport(
             seat=self.seat.kind,
             workload=self.seat.instance.workload.name,
@@ -90,6 +104,17 @@ class Rehearsal:
     def distance(self, optimiser: str, run: Run) -> Distance:
         """One run against the null."""
         return distance(optimiser, run, self.null[optimiser], self.start["table"][:HOT_ROWS])
+
+    def anew(self, optimiser: str, null_runs: int = NULL_RUNS_AGAIN) -> Rehearsal:
+        """Honest runs of one optimiser with other text and weights."""
+        return Rehearsal(
+            self.seat, self.seed + _ANEW, steps=self.steps, null_runs=null_runs, only=(optimiser,), pause=self._pause
+        )
+
+    def _anew(self, optimiser: str, make: Callable[[], Optimiser], operation: Operation) -> Distance:
+        other = self.anew(optimiser)
+        run = train(fill(self.seat, operation), other.start, make(), other.batches())
+        return replace(other.distance(optimiser, run), anew=True)
 
     def _generator(self, seed: int) -> torch.Generator:
         return torch.Generator(device=self._device).manual_seed(seed)

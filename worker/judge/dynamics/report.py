@@ -120,6 +120,7 @@ def _run(found: Distance) -> dict[str, Any]:
         "null_low": list(found.null_low),
         "null_high": list(found.null_high),
         "passed": found.passed,
+        "anew": found.anew,
         "loss_sd": found.loss,
         "drift_sd": found.drift,
         "gradient_norm_sd": found.norm,

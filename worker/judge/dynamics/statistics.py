@@ -50,6 +50,8 @@ class Distance:
     null_high: tuple[float, ...]
     """The band of honest losses, per step."""
     losses: tuple[float, ...]
+    anew: bool = False
+    """Whether this is the second attempt, whose text, weights and honest runs are others."""
 
     @property
     def passed(self) -> bool:

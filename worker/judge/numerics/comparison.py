@@ -160,10 +160,11 @@ def slice_error(output: torch.Tensor, truth: torch.Tensor, hits: torch.Tensor | 
         return 0.0, "empty"
     finite = torch.isfinite(truth)
     y = torch.where(finite, truth, 0.0)
-    e = torch.where(finite, output.to(torch.float64) - truth, 0.0)
-    worst, where, whole = 0.0, "none", float(y.square().mean().sqrt())
+    e = (output.to(torch.float64) - truth).masked_fill_(~finite, 0.0)
     hot = hot_row_slices(e, y, hits) if hits is not None else None
-    for name, error, scale in [*_slices(e, y), *([hot] if hot else [])]:
+    slices = _slices(e, y)
+    worst, where, whole = 0.0, "none", float(slices[0][2])
+    for name, error, scale in [*slices, *([hot] if hot else [])]:
         faint = _FP32_ULP * whole if name == "column" else 0.0
         floor = max(1e-3 * float(scale.median()), faint, torch.finfo(torch.float32).tiny)
         ratio = error / scale.clamp_min(floor)
@@ -175,9 +176,10 @@ def slice_error(output: torch.Tensor, truth: torch.Tensor, hits: torch.Tensor | 
 
 
 def _slices(e: torch.Tensor, y: torch.Tensor) -> list[tuple[str, torch.Tensor, torch.Tensor]]:
-    """(name, rms error, rms truth) for every kind of slice that has enough elements to average."""
+    """(name, rms error, rms truth) for every kind of slice that has enough elements to average, the whole first.
+    Squares both in place: they are gigabytes."""
     last = e.shape[-1] if e.dim() else 1
-    e2, y2 = e.reshape(-1, last).square(), y.reshape(-1, last).square()
+    e2, y2 = e.reshape(-1, last).square_(), y.reshape(-1, last).square_()
     kinds = [("whole", e2.mean().reshape(1), y2.mean().reshape(1))]
     if e2.shape[1] >= MIN_ELEMENTS:
         kinds.append(("row", e2.mean(1), y2.mean(1)))
@@ -310,6 +312,8 @@ def representable(truth: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if dtype in _EIGHT_BITS or dtype == torch.float64:
         return truth
     most = torch.finfo(dtype).max
+    if not truth.numel() or all(abs(float(end)) <= most for end in torch.aminmax(truth)):  # NaN is not
+        return truth
     return torch.where(torch.isinf(truth), truth, truth.clamp(-most, most))
 
 
@@ -370,14 +374,14 @@ def _compare_special(
 def element_error(output: torch.Tensor, truth: torch.Tensor, dtype: torch.dtype) -> float:
     """The least threshold at which no finite element is over its bound for outputs of `dtype`."""
     rows, e, scale = _elements(output, truth)
-    own = _ELEMENT_KAPPA * 2 * unit(dtype) * rows.abs()
-    return float(((e - own) / (_ELEMENT_KAPPA * scale)).max().clamp_min(0.0)) if rows.numel() else 0.0
+    own = rows.abs().mul_(_ELEMENT_KAPPA * 2 * unit(dtype))
+    return float(e.sub_(own).div_(_ELEMENT_KAPPA * scale).max().clamp_min(0.0)) if rows.numel() else 0.0
 
 
 def _element_excess(output: torch.Tensor, truth: torch.Tensor, limit: Tolerance, dtype: torch.dtype) -> float:
     """Largest |e| over kappa * (2 u |y| + threshold * row scale): a bound that one wrong element breaks."""
     rows, e, scale = _elements(output, truth)
-    return float((e / _element_bound(rows, scale, limit, dtype)).max()) if rows.numel() else 0.0
+    return float(e.div_(_element_bound(rows, scale, limit, dtype)).max()) if rows.numel() else 0.0
 
 
 def _element_bound(rows: torch.Tensor, scale: torch.Tensor, limit: Tolerance, dtype: torch.dtype) -> torch.Tensor:
@@ -385,10 +389,10 @@ def _element_bound(rows: torch.Tensor, scale: torch.Tensor, limit: Tolerance, dt
 
 
 def _elements(output: torch.Tensor, truth: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(truth, error's size, scale of the row) as rows; 0 where not finite."""
+    """(truth, error's size, scale of the row) as rows; 0 where not finite. They are nobody else's."""
     usable = torch.isfinite(truth) & torch.isfinite(output)
     y = torch.where(usable, truth, 0.0)
-    e = torch.where(usable, output.to(torch.float64) - truth, 0.0).abs()
+    e = (output.to(torch.float64) - truth).masked_fill_(~usable, 0.0).abs_()
     last = y.shape[-1] if y.dim() else 1
     rows = y.reshape(-1, last) if y.numel() else y.reshape(0, 1)
     if not rows.numel():

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import starmap
 from typing import Any
 
 import torch
@@ -37,7 +36,7 @@ from worker.judge.numerics.comparison import (
 )
 from worker.judge.numerics.hot_rows import row_hits
 from worker.judge.numerics.parking import parked
-from worker.judge.numerics.rounding import DRAWS, EmptySoftmax, FaithfulRounding, SkippedZeros, moved
+from worker.judge.numerics.rounding import DRAWS, EmptySoftmax, FaithfulRounding, SkippedZeros, Underflow, moved
 from worker.judge.reference.problem import Instance, Problem, call_reference
 from worker.judge.reference.randomness import refuse_random
 from worker.judge.verdict import ReferenceFailed
@@ -130,27 +129,58 @@ class Truth:
             isinstance(value, torch.Tensor) and not same_bits(value, after)
             for value, after in zip(inputs, handed, strict=True)
         )
+        del handed
         truth = self._evaluate(self._exact, inputs)
-        degraded = self._evaluate(self._degraded(), self._degrade_all(inputs))
-        rounded = self._rounded(inputs, eager)
-        tamed = self._tamed(inputs) if family == families.SPECIAL else []
-        if tamed:
-            truth = self._without_idle_specials(truth, inputs, tamed)
+        if family == families.SPECIAL:
+            truth = self._without_idle_specials(truth, inputs)
             truth = self._without_idle_nans(truth, inputs)
             truth = self._without_skipped(truth, inputs)
         hits = tuple(self._hits(inputs, exact) for exact in truth)
-        limits = tuple(
-            _limit(exact, (honest, *(drawn[index] for drawn in rounded)), broken, counts, self.precision)
-            for index, (exact, honest, broken, counts) in enumerate(zip(truth, eager, degraded, hits, strict=True))
-        )
-        for honest in (self._autocast(inputs, eager), self._without_overflow(inputs, truth, eager)):
-            sides = zip(limits, honest, truth, hits, strict=True)
+        limits = self._limits(inputs, truth, eager, hits)
+        for others in (self._autocast, self._without_overflow):
+            sides = zip(limits, others(inputs, truth, eager), truth, hits, strict=True)
             limits = tuple(_loosened(limit, result, exact, counts) for limit, result, exact, counts in sides)
-        # The first stand-in is zero, the others are large and of either sign.
-        unsure = tuple(unsure_signs(*each) for each in zip(*tamed[1:], limits, strict=True)) if tamed else ()
-        if tamed:
-            unsure = tuple(starmap(torch.logical_or, zip(unsure, self._made_of_infinities(truth, inputs), strict=True)))
+        unsure = self._unsure(inputs, truth, limits) if family == families.SPECIAL else ()
         return Case(family, inputs, truth, eager, limits, self._names(len(truth)), hits, changed, unsure)
+
+    def _limits(
+        self,
+        inputs: tuple[Any, ...],
+        truth: tuple[torch.Tensor, ...],
+        eager: tuple[torch.Tensor, ...],
+        hits: tuple[torch.Tensor | None, ...],
+    ) -> tuple[Tolerance, ...]:
+        """Of each output: between the errors of honest results (eager's, and those of other roundings) and that of the
+        same graph one precision lower. One of these results lives at a time: all of the triangle update's together
+        were 27 times its inputs, which no H100 holds."""
+        floats = [place for place, result in enumerate(eager) if widened(result).is_floating_point()]
+        accepts = {place: _honest_error(eager[place], truth[place], hits[place]) for place in floats}
+        for draw in range(DRAWS):
+            for place, error in self._rounding_errors(draw, inputs, truth, eager, hits).items():
+                accepts[place] = max(accepts[place], _ROUNDINGS * error)
+        degraded = self._evaluate(self._degraded(), self._degrade_all(inputs))
+        limits = [Tolerance(0.0, 0.0, 0.0, sees_precision=True)] * len(eager)
+        for place in floats:
+            dtype = eager[place].dtype
+            reject = _honest_error(representable(degraded[place], dtype), truth[place], hits[place], dtype)
+            limits[place] = tolerance(accepts[place], reject, working_type(dtype, self.precision))
+        return tuple(limits)
+
+    def _rounding_errors(
+        self,
+        draw: int,
+        inputs: tuple[Any, ...],
+        truth: tuple[torch.Tensor, ...],
+        eager: tuple[torch.Tensor, ...],
+        hits: tuple[torch.Tensor | None, ...],
+    ) -> dict[int, float]:
+        """Of each output of floats: the error of another honest rounding than eager's, if there is one."""
+        drawn = self._rounded(inputs, eager, draw) or ()
+        return {
+            place: _rounding_error(result, truth[place], hits[place], eager[place].dtype)
+            for place, result in enumerate(drawn)
+            if widened(eager[place]).is_floating_point()
+        }
 
     def _hits(self, inputs: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor | None:
         params = self.instance.workload.params
@@ -158,27 +188,28 @@ class Truth:
         bounds = {name: limit for name, limit in limits.items() if limit is not None}
         return row_hits(inputs, self.instance.arguments, bounds, output)
 
-    def _rounded(self, inputs: tuple[Any, ...], eager: tuple[torch.Tensor, ...]) -> list[tuple[torch.Tensor, ...]]:
-        """The results of other honest roundings than eager's, in float32 arithmetic. 16-bit inputs do not move: half a
+    def _rounded(
+        self, inputs: tuple[Any, ...], eager: tuple[torch.Tensor, ...], draw: int
+    ) -> tuple[torch.Tensor, ...] | None:
+        """The results of another honest rounding than eager's, in float32 arithmetic. 16-bit inputs do not move: half a
         unit of theirs is a cheat's error, and an honest kernel's intermediates are wider. None of other types, or where
         the reference refuses what moved inputs lead to, or answers in another shape."""
         kinds = {value.dtype for value in (*eager, *inputs) if _is_float(value)}
         if not kinds or not kinds <= _COMPUTED_IN_FP32:
-            return []
+            return None
         moves = kinds == {torch.float32}
-        found = []
-        for draw in range(DRAWS):
-            near = tuple(moved(value.double(), draw) if moves and _is_float(value) else value for value in inputs)
-            try:
-                with FaithfulRounding(draw):
-                    result = self._evaluate(self._exact, near)
-            except ReferenceFailed:
-                continue
-            if all(one.shape == other.shape for one, other in zip(result, eager, strict=True)):
-                found.append(result)
-        return found
+        near = tuple(moved(value.double(), draw) if moves and _is_float(value) else value for value in inputs)
+        try:
+            with FaithfulRounding(draw):
+                result = self._evaluate(self._exact, near)
+        except ReferenceFailed:
+            return None
+        same = all(one.shape == other.shape for one, other in zip(result, eager, strict=True))
+        return result if same else None
 
-    def _autocast(self, inputs: tuple[Any, ...], eager: tuple[torch.Tensor, ...]) -> list[torch.Tensor | None]:
+    def _autocast(
+        self, inputs: tuple[Any, ...], _truth: tuple[torch.Tensor, ...], eager: tuple[torch.Tensor, ...]
+    ) -> list[torch.Tensor | None]:
         """What autocast gives in place of each float32 output, at the 16 bits that the policy allows; nothing where it
         allows none, for other outputs, and where the reference refuses."""
         none: list[torch.Tensor | None] = [None] * len(eager)
@@ -208,12 +239,22 @@ class Truth:
             found = self._evaluate(self._exact, inputs)
         return [one if gone else None for one, gone in zip(found, lost, strict=True)]
 
-    def _tamed(self, inputs: tuple[Any, ...]) -> list[tuple[torch.Tensor, ...]]:
-        """The truth with each of the stand-ins in place of special values."""
-        return [self._evaluate(self._exact, _all_tamed(inputs, bias, _special)) for bias in _STAND_INS]
+    def _tamed(self, inputs: tuple[Any, ...], around: float) -> tuple[torch.Tensor, ...]:
+        """The truth with numbers around this one in place of special values."""
+        return self._evaluate(self._exact, _all_tamed(inputs, around, _special))
+
+    def _unsure(
+        self, inputs: tuple[Any, ...], truth: tuple[torch.Tensor, ...], limits: tuple[Tolerance, ...]
+    ) -> tuple[torch.Tensor, ...]:
+        """Where an infinity may have either sign, or be NaN, or NaN an infinity."""
+        _zero, *large = _STAND_INS  # of either sign
+        found = tuple(map(unsure_signs, *(self._tamed(inputs, around) for around in large), limits))
+        for others in (self._made_of_infinities(truth, inputs), self._made_of_underflow(truth, inputs)):
+            found = tuple(map(torch.logical_or, found, others))
+        return found
 
     def _without_idle_specials(
-        self, truth: tuple[torch.Tensor, ...], inputs: tuple[Any, ...], instead: list[tuple[torch.Tensor, ...]]
+        self, truth: tuple[torch.Tensor, ...], inputs: tuple[Any, ...]
     ) -> tuple[torch.Tensor, ...]:
         """The truth, finite where a special value has no part in the result.
 
@@ -226,13 +267,14 @@ class Truth:
         with EmptySoftmax():
             empty = self._evaluate(self._exact, inputs)
         truth = tuple(torch.where(exact.isnan(), other, exact) for exact, other in zip(truth, empty, strict=True))
-        found = []
-        for exact, first, *others in zip(truth, *instead, strict=True):
-            idle = ~torch.isfinite(exact)
-            for other in others:
-                idle &= first == other
-            found.append(torch.where(idle, first, exact))
-        return tuple(found)
+        del empty
+        first, *others = _STAND_INS
+        instead = self._tamed(inputs, first)
+        idle = [~torch.isfinite(exact) for exact in truth]
+        for around in others:
+            for place, result in enumerate(self._tamed(inputs, around)):
+                idle[place] &= instead[place] == result
+        return tuple(map(torch.where, idle, instead, truth))
 
     def _without_idle_nans(self, truth: tuple[torch.Tensor, ...], inputs: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
         """The truth with what infinities make of it where a NaN has no part in the result: in a row of causal attention
@@ -242,15 +284,14 @@ class Truth:
             any(bool(value.isnan().any()) for value in values) and any(bool(value.isinf().any()) for value in values)
         ):
             return truth
+        first, *others = _STAND_INS
         with EmptySoftmax():
-            first, *others = (self._evaluate(self._exact, _all_tamed(inputs, bias, _nan)) for bias in _STAND_INS)
-        found = []
-        for exact, instead, *same in zip(truth, first, *others, strict=True):
-            idle = exact.isnan() & ~instead.isnan()
-            for other in same:
-                idle &= instead == other
-            found.append(torch.where(idle, instead, exact))
-        return tuple(found)
+            instead = self._evaluate(self._exact, _all_tamed(inputs, first, _nan))
+            idle = [exact.isnan() & ~result.isnan() for exact, result in zip(truth, instead, strict=True)]
+            for around in others:
+                for place, result in enumerate(self._evaluate(self._exact, _all_tamed(inputs, around, _nan))):
+                    idle[place] &= instead[place] == result
+        return tuple(map(torch.where, idle, instead, truth))
 
     def _without_skipped(self, truth: tuple[torch.Tensor, ...], inputs: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
         """The truth with what a kernel that skips zeros makes of its NaN: in a row of causal attention that an infinity
@@ -268,6 +309,17 @@ class Truth:
         without = self._evaluate(self._exact, _all_tamed(inputs, 0.0, _infinite))
         return [exact.isnan() & ~other.isnan() for exact, other in zip(truth, without, strict=True)]
 
+    def _made_of_underflow(self, truth: tuple[torch.Tensor, ...], inputs: tuple[Any, ...]) -> list[torch.Tensor]:
+        """Where the truth is no NaN, and is one where products too small for float32 are zero. With two infinities at
+        one place of a selective scan's gradient, one of them behind decays of e^-108, a parallel scan has NaN there,
+        and so has the reference itself with another length of its chunks."""
+        kinds = {value.dtype for value in inputs if _is_float(value)}
+        if not kinds <= _COMPUTED_IN_FP32:
+            return [torch.zeros_like(exact, dtype=torch.bool) for exact in truth]
+        with Underflow():
+            found = self._evaluate(self._exact, inputs)
+        return [result.isnan() & ~exact.isnan() for exact, result in zip(truth, found, strict=True)]
+
     def _names(self, count: int) -> tuple[str, ...]:
         instance = self.instance
         if not instance.backward:
@@ -281,10 +333,7 @@ class Truth:
         return (*(f"output{index}" for index in range(count - len(gradients))), *gradients)
 
     def _evaluate(self, model: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
-        wide = tuple(
-            value.to(torch.float64) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
-            for value in _copied(inputs)
-        )
+        wide = tuple(value.to(torch.float64, copy=True) if _is_float(value) else _copy(value) for value in inputs)
         return tuple(output.to(torch.float64) for output in call_reference(self.instance.callable(model), wide))
 
     def _degraded(self) -> torch.nn.Module:
@@ -350,26 +399,13 @@ def prepare_cases(
     return _relaxed(cases)
 
 
-def _limit(
-    exact: torch.Tensor,
-    honest: tuple[torch.Tensor, ...],
-    broken: torch.Tensor,
-    hits: torch.Tensor | None,
-    precision: Precision,
-) -> Tolerance:
-    """The tolerance between the errors of honest results (eager's first, then those of other roundings) and that of the
-    same graph one precision lower."""
-    eager, *others = honest
-    dtype, eager = eager.dtype, widened(eager)
-    if not eager.is_floating_point():
-        return Tolerance(0.0, 0.0, 0.0, sees_precision=True)
-    exact = representable(exact, dtype)
-    accept, _where = slice_error(forgiven(eager, exact, eager), exact, hits)
-    for other in others:
-        accept = max(accept, _ROUNDINGS * _rounding_error(representable(other, dtype), exact, hits, dtype))
-    broken = representable(broken, dtype)
-    reject, _where = slice_error(forgiven(broken, exact, broken), exact, hits)
-    return tolerance(accept, reject, working_type(dtype, precision))
+def _honest_error(
+    result: torch.Tensor, truth: torch.Tensor, hits: torch.Tensor | None, dtype: torch.dtype | None = None
+) -> float:
+    """The largest slice error of a result of the reference, in outputs of `dtype` (its own), without what may be NaN or
+    infinite because the result is."""
+    exact, result = representable(truth, dtype or result.dtype), widened(result)
+    return slice_error(forgiven(result, exact, result), exact, hits)[0]
 
 
 def _lost(eager: torch.Tensor, truth: torch.Tensor) -> bool:
@@ -393,6 +429,7 @@ def _loosened(
 
 def _rounding_error(rounded: torch.Tensor, exact: torch.Tensor, hits: torch.Tensor | None, dtype: torch.dtype) -> float:
     """The error of an honest rounding, over slices and single elements: both are bounded by one threshold."""
+    rounded, exact = representable(rounded, dtype), representable(exact, dtype)
     result = torch.where(rounded.isfinite(), rounded, exact)
     return max(slice_error(result, exact, hits)[0], element_error(result, exact, dtype))
 
@@ -451,4 +488,8 @@ def _is_float(value: Any) -> bool:
 
 
 def _copied(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(value.clone() if isinstance(value, torch.Tensor) else value for value in inputs)
+    return tuple(map(_copy, inputs))
+
+
+def _copy(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value

@@ -23,20 +23,22 @@ def attend_blocks(
     acc, top, total, query, k, v, m, low, high, D, scale,
     BN: tl.constexpr, BD: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Keys `low` to `high` for one block of queries, with a running softmax in powers of two."""
+    """Keys `low` to `high` for one block of queries, with a running softmax in powers of two. Scores are scaled after
+    the largest is taken off: of s * scale - top the compiler makes one rounding where nothing is masked, and two behind
+    a mask. The largest, of 10^9, was 34 above top by the first and equal by the second: the last keys had no weight."""
     d = tl.arange(0, BD)
     for start in range(low, high, BN):
         n = start + tl.arange(0, BN)
         known = (n < high)[:, None] & (d < D)[None, :]
         at = n.to(tl.int64)[:, None] * D + d[None, :]
         keys = tl.load(k + at, mask=known, other=0.0)
-        s = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
+        s = tl.dot(query, tl.trans(keys), input_precision="ieee")
         if MASKED:
             s = tl.where((m[:, None] >= n[None, :]) & (n < high)[None, :], s, float("-inf"))
         new = tl.maximum(top, tl.max(s, 1))
         safe = tl.where(new == float("-inf"), 0.0, new)  # nothing but -inf so far: no NaN from a difference of two
-        p = tl.exp2(s - safe[:, None])
-        shrink = tl.exp2(top - safe)
+        p = tl.exp2((s - safe[:, None]) * scale)
+        shrink = tl.exp2((top - safe) * scale)
         values = tl.load(v + at, mask=known, other=0.0)
         total = total * shrink + tl.sum(p, 1)
         acc = tl.dot(p.to(values.dtype), values, acc * shrink[:, None], input_precision="ieee")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import torch
 from tests.unit.judge.dynamics.problems import LAYER, LOSS, embedding, in_bf16, reference, seat_of, shrunk
 from worker.judge.dynamics.honest import accumulated_in, honest_operations
 from worker.judge.dynamics.rehearsal import Rehearsal
-from worker.judge.dynamics.statistics import Bias, distance
+from worker.judge.dynamics.statistics import Bias, Distance, distance
 from worker.judge.dynamics.training import Run
 
 STEPS = 5
@@ -79,6 +80,36 @@ def test_layers_and_losses_train_too(source: str, gradient: int) -> None:
     report = rehearsal.judge(shrunk(rehearsal.seat, gradient, 0.97))
     assert not report.passed
     assert report.bias.beta == pytest.approx(0.03, rel=0.05)
+
+
+def test_a_run_outside_of_the_band_is_tried_anew_and_what_is_wrong_stays_wrong(
+    rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = rehearsal.judge(in_bf16(rehearsal.seat))
+    descent = next(found for found in broken.distances if found.optimiser == "SGD")
+    assert descent.anew and not descent.passed
+
+    seen: list[str] = []
+
+    def unlucky(self: Rehearsal, optimiser: str, run: Run) -> Distance:
+        found = honest_distance(self, optimiser, run)
+        first = optimiser not in seen
+        seen.append(optimiser)
+        return replace(found, loss=9.7, left_at=4) if first and optimiser == "Adafactor" else found
+
+    honest_distance = Rehearsal.distance
+    monkeypatch.setattr(Rehearsal, "distance", unlucky)
+    report = rehearsal.judge(reference(rehearsal.seat))
+    assert report.passed, report.sentence
+    assert [found.optimiser for found in report.distances if found.anew] == ["Adafactor"]
+    assert seen.count("Adafactor") == 2
+
+
+def test_the_second_attempt_has_other_weights_and_twelve_honest_runs(rehearsal: Rehearsal) -> None:
+    other = rehearsal.anew("AdamW")
+    assert list(other.null) == ["AdamW"] and len(other.null["AdamW"]) == 12
+    assert other.steps == STEPS
+    assert not torch.equal(other.start["table"], rehearsal.start["table"])
 
 
 def test_a_kernel_that_returns_nan_is_infinitely_far_away(rehearsal: Rehearsal) -> None:

@@ -8,8 +8,16 @@ import pytest
 import torch
 
 from problems.catalog import Precision
-from worker.judge.numerics.comparison import Tolerance, compare, degrade, slice_error, tolerance, working_type
-from worker.judge.numerics.truth import _limit
+from worker.judge.numerics.comparison import (
+    Tolerance,
+    compare,
+    degrade,
+    representable,
+    slice_error,
+    tolerance,
+    working_type,
+)
+from worker.judge.numerics.truth import _honest_error
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -255,7 +263,9 @@ class TestOverflow:
     limit = tolerance(1e-4, 0.5, torch.float16)
 
     def test_an_eager_result_that_overflows_does_not_make_everything_right(self) -> None:
-        limit = _limit(self.truth, (self.eager,), self.truth * 1.25, None, Precision())
+        honest = _honest_error(self.eager, self.truth, None)
+        broken = _honest_error(representable(self.truth * 1.25, torch.float16), self.truth, None, torch.float16)
+        limit = tolerance(honest, broken, torch.float16)
         assert limit.threshold < 1e-2
         wrong = torch.where(self.truth.abs() < 5e4, self.truth * 1.1, self.truth).half()
         assert not compare(wrong, self.truth, self.eager, limit).passed

@@ -10,8 +10,17 @@ import torch
 from problems.catalog import bundled
 from tests.redteam.problems import make
 from worker.judge.inputs import families
+from worker.judge.numerics import rounding
 from worker.judge.numerics.comparison import degrade
-from worker.judge.numerics.rounding import DRAWS, EmptySoftmax, FaithfulRounding, SkippedZeros, faithful, moved
+from worker.judge.numerics.rounding import (
+    DRAWS,
+    EmptySoftmax,
+    FaithfulRounding,
+    SkippedZeros,
+    Underflow,
+    faithful,
+    moved,
+)
 from worker.judge.numerics.truth import Case, Truth
 from worker.judge.reference.domains import resolved
 from worker.judge.reference.problem import Problem, call_reference
@@ -44,6 +53,13 @@ def test_numbers_that_float32_holds_stay_and_so_do_special_ones() -> None:
         assert torch.equal(faithful(held, draw), held)
         assert torch.equal(faithful(nearly, draw), torch.ones(2, dtype=torch.float64))
         assert bool(faithful(torch.tensor([torch.nan], dtype=torch.float64), draw).isnan())
+
+
+def test_many_numbers_are_rounded_part_by_part_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = torch.randn(64, 33, dtype=torch.float64).t()
+    whole = [faithful(exact, draw) for draw in range(DRAWS)]
+    monkeypatch.setattr(rounding, "_AT_ONCE", 100)
+    assert all(torch.equal(faithful(exact, draw), whole[draw]) for draw in range(DRAWS))
 
 
 def test_inputs_move_by_half_a_unit_but_not_those_of_few_bits() -> None:
@@ -200,6 +216,38 @@ def test_the_sign_of_an_infinity_is_free_only_where_its_factor_is_next_to_nothin
         flipped = right.clone()
         flipped[row, column] *= -1
         assert case.judge((flipped,))[0].passed == accepted, (row, column)
+
+
+def test_an_infinity_behind_what_float32_calls_zero_may_be_nan_and_no_other() -> None:
+    """Decays of e^-62 and e^-62 before an infinity: one after the other they leave it, multiplied first they are 0."""
+    x = torch.randn(32, 64)
+    x[5, :2], x[5, 2], x[5, 10] = 62.0, torch.inf, torch.inf
+    x[9, :2], x[9, 2], x[9, 10] = 3.0, torch.inf, torch.inf
+    case = _case(
+        "first, second = torch.exp(-x[:, :1]), torch.exp(-x[:, 1:2])\n"
+        "        return x[:, 8:] + first * (second * x[:, 2:3])",
+        x,
+        family="special",
+    )
+    assert case.eager[0][5, 2] == torch.inf and case.eager[0][9, 2] == torch.inf
+    together = x[:, 8:] + (torch.exp(-x[:, :1]) * torch.exp(-x[:, 1:2])) * x[:, 2:3]
+    assert bool(together[5, 2].isnan()) and together[9, 2] == torch.inf
+    assert case.judge((together,))[0].passed
+    assert case.judge((case.eager[0],))[0].passed
+    together[9, 2] = torch.nan
+    assert not case.judge((together,))[0].passed
+    numbers = case.eager[0].clone()
+    numbers[5, 2] = 1.0
+    assert not case.judge((numbers,))[0].passed, "no number is right there"
+
+
+def test_underflow_makes_small_results_zero_in_place_too() -> None:
+    x = torch.tensor([1e-10, 1.0, torch.nan], dtype=torch.float64)
+    with Underflow():
+        product = x * x * x
+        x.mul_(1e-12)
+    assert product[:2].tolist() == [0.0, 1.0] and bool(product[2].isnan())
+    assert x[:2].tolist() == [0.0, 1e-12]
 
 
 def test_where_eager_overflows_roundings_to_as_many_bits_are_the_measure() -> None:
