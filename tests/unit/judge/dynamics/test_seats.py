@@ -43,6 +43,13 @@ def test_a_layer_and_a_loss_with_a_backward_are_recognised() -> None:
     assert (loss.kind, loss.shape.classes, loss.batch) == ("loss", 40, (1, 96))
 
 
+def test_sums_that_begin_with_the_table_are_no_gradient_however_many_rows_are_added() -> None:
+    source = embedding().replace("dtable = torch.zeros(table.shape, dtype=wide)", "dtable = table.to(wide, copy=True)")
+    for rows in ("1024", "65536"):
+        with pytest.raises(NoSeat, match="no embedding gradient"):
+            seat_of(source.replace("tokens=1024", f"tokens={rows}").replace('"vocab": 64', '"vocab": 2'))
+
+
 @pytest.mark.parametrize(
     ("source", "kind", "says"),
     [
