@@ -519,14 +519,17 @@ class Referee:
 
     def _whose_memory(self, exhibits: Exhibits, full: _BaselinesFull) -> tuple[Verdict, str]:
         """Who took the memory that baselines did not find: they are made again, now that the candidate's process has
-        ended. A candidate that fills a device would be raced against fewer of them."""
+        ended. A candidate that fills a device would be raced against fewer of them. Beside other judges, whose memory
+        comes and goes, nothing can be told."""
+        names = ", ".join(sorted(full.names))
         self._close_baselines()
+        if self.crowded:
+            return Verdict.INFRA_ERROR, f"the device was {OF_MEMORY} for {names}, beside other judges"
         try:
             with _of_the_machine():
                 short = self.baselines_of(exhibits).short
         except Fault as fault:
             return fault.verdict, fault.reason
-        names = ", ".join(sorted(full.names))
         if not full.names <= short:
             return Verdict.LAUNCH_ERROR, f"it holds so much of the device's memory that there was none for {names}"
         unusable = self._unusable(exhibits.problem.outline.source_hash)

@@ -97,6 +97,25 @@ def test_a_candidate_that_leaves_baselines_no_memory_is_not_raced_against_fewer(
     assert learnt.keys() == (short_alone if verdict == "infra_error" else set())
 
 
+def test_beside_other_judges_nobody_can_tell_who_left_baselines_no_memory(
+    referee: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judge(_request: object, exhibits: object, evaluation: Evaluation, *_: Any) -> None:
+        referee._time(SimpleNamespace(exhibits=exhibits, evaluation=evaluation))
+
+    panels = iter([SimpleNamespace(short={"compile"}, missing={})])
+    problem = SimpleNamespace(problem=SimpleNamespace(outline=SimpleNamespace(source_hash="hash")))
+    monkeypatch.setattr(referee, "exhibits_for", lambda _request: problem)
+    monkeypatch.setattr(referee, "baselines_of", lambda _exhibits: next(panels))
+    monkeypatch.setattr(referee, "_judge", judge)
+    referee._room = SimpleNamespace(crowded=True, promised=0)
+    answer = _answer(referee, ASKED)
+    assert answer["report"]["verdict"] == "infra_error"
+    assert referee._unusable("hash").reasons == {}, "what others had is no reason to judge without a baseline"
+    referee.learn_of_room(_failure(answer))
+    assert referee._shortfall.times > 1, "it asks for more the next time"
+
+
 def test_baselines_that_cannot_be_made_are_no_verdict_on_a_candidate(
     referee: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,6 @@ import torch
 from worker.judge.dynamics.rehearsal import NULL_RUNS_AGAIN, Rehearsal
 from worker.judge.dynamics.report import DynamicsReport
 from worker.judge.dynamics.seats import NoSeat, Operation, Seat, find_seat
-from worker.judge.dynamics.statistics import LIMITS
 from worker.judge.exhibits import Exhibit, Exhibits
 from worker.judge.runners.bench import Workbench
 from worker.judge.trial import CONSTRUCT_LIMIT_S, FIRST_RUN_LIMIT_S, SUBJECT, Trial
@@ -61,7 +60,7 @@ def check(trial: Trial, rehearsal: Rehearsal) -> DynamicsReport:
     )
     try:
         bench.construct(SUBJECT, CONSTRUCT_LIMIT_S)
-        report = rehearsal.judge(_called(bench, FIRST_RUN_LIMIT_S[trial.request.language]))
+        report = rehearsal.judge(_called(bench, FIRST_RUN_LIMIT_S[trial.request.language]), trial.runner.give_way)
     finally:
         bench.close()
     _record(trial, report)
@@ -87,14 +86,16 @@ def _called(bench: Workbench, limit_s: float) -> Operation:
 def _record(trial: Trial, report: DynamicsReport) -> None:
     for found in report.distances:
         figures: dict[str, float | str] = {
-            "statistic": max(found.loss / LIMITS["loss"], found.drift / LIMITS["drift"], found.norm / LIMITS["norm"]),
+            "statistic": found.of_limit,
             "threshold": 1.0,
             "unit": "of its limit",
             "loss_sd": found.loss,
             "drift_sd": found.drift,
             "gradient_norm_sd": found.norm,
         }
-        detail = f"with new text, weights and {NULL_RUNS_AGAIN} honest runs: it had been outside" if found.anew else ""
+        detail = ""
+        if found.first is not None:
+            detail = f"with new text, weights and {NULL_RUNS_AGAIN} honest runs: at first {found.first.of_limit:.2f}"
         trial.record(f"{NAME}: {found.optimiser}", found.passed, detail, **figures)
     bias = report.bias
     trial.record(f"{NAME}: gradient bias", bias.passed, "", statistic=bias.beta, threshold=bias.limit)

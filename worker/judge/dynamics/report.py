@@ -60,7 +60,7 @@ class DynamicsReport:
             names = _listed([found.optimiser for found in self.distances])
             return (
                 f"trains as {self.null_runs} honest variants do under {names}: "
-                f"in {self.steps} steps its loss stays within {worst:.1f} standard deviations of theirs"
+                f"in {self.steps} steps its loss stays within {worst:.1f} standard deviations of theirs{self._again()}"
             )
         return f"{self._symptom()}: {self._effect()}"
 
@@ -80,6 +80,10 @@ class DynamicsReport:
             "seconds": round(self.seconds, 1),
             "runs": [_run(found) for found in self.distances],
         }
+
+    def _again(self) -> str:
+        again = [found.optimiser for found in self.distances if found.first is not None]
+        return f" (under {_listed(again)} at a second attempt)" if again else ""
 
     def _symptom(self) -> str:
         found, because = self.bias, ""
@@ -120,7 +124,7 @@ def _run(found: Distance) -> dict[str, Any]:
         "null_low": list(found.null_low),
         "null_high": list(found.null_high),
         "passed": found.passed,
-        "anew": found.anew,
+        "first_of_limit": None if found.first is None else found.first.of_limit,
         "loss_sd": found.loss,
         "drift_sd": found.drift,
         "gradient_norm_sd": found.norm,

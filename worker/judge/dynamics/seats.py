@@ -21,6 +21,7 @@ import torch
 from torch.nn import functional as F
 
 from worker.judge.dynamics.model import Shape
+from worker.judge.numerics.truth import unmoved
 from worker.judge.reference.problem import Instance, call_reference
 
 Operation = Callable[[tuple[Any, ...]], tuple[torch.Tensor, ...]]
@@ -157,8 +158,10 @@ def _find_embedding(instance: Instance, inputs: tuple[Any, ...], outputs: tuple[
 def _vanishes_with(cotangent: int, instance: Instance, inputs: tuple[Any, ...]) -> bool:
     """Whether all outputs are zero where the cotangent is, as a gradient's are. Two million rows added into a thousand
     hide what they are added to from a comparison of sizes; in the seat it would be trained with as if it were one."""
-    given = tuple(torch.zeros_like(value) if at == cotangent else value for at, value in enumerate(inputs))
-    return not any(bool(output.any()) for output in call_reference(instance.call, given))
+    given = [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
+    given[cotangent].zero_()
+    with unmoved(instance.model):
+        return not any(bool(output.any()) for output in call_reference(instance.call, tuple(given)))
 
 
 def _with_epsilon(seat: Seat) -> Seat | None:

@@ -203,7 +203,7 @@ def compare(
     """Judge one output: exact for integers and booleans, exact maps of NaN and infinities, slices, single elements.
 
     `hits` as in `slice_error`: an error that grows with the number of hits is named as low-precision accumulation.
-    `unsure`: where an infinity may have either sign, from `unsure_signs`.
+    `unsure`: where an infinity may have either sign or be NaN (`Case.unsure`).
     """
     if not output.is_floating_point():
         return _compare_exact(output, eager)

@@ -131,6 +131,7 @@ class Truth:
         )
         del handed
         truth = self._evaluate(self._exact, inputs)
+        nans = [exact.isnan() for exact in truth] if family == families.SPECIAL else []
         if family == families.SPECIAL:
             truth = self._without_idle_specials(truth, inputs)
             truth = self._without_idle_nans(truth, inputs)
@@ -140,7 +141,7 @@ class Truth:
         for others in (self._autocast, self._without_overflow):
             sides = zip(limits, others(inputs, truth, eager), truth, hits, strict=True)
             limits = tuple(_loosened(limit, result, exact, counts) for limit, result, exact, counts in sides)
-        unsure = self._unsure(inputs, truth, limits) if family == families.SPECIAL else ()
+        unsure = self._unsure(inputs, truth, nans, limits) if family == families.SPECIAL else ()
         return Case(family, inputs, truth, eager, limits, self._names(len(truth)), hits, changed, unsure)
 
     def _limits(
@@ -244,14 +245,18 @@ class Truth:
         return self._evaluate(self._exact, _all_tamed(inputs, around, _special))
 
     def _unsure(
-        self, inputs: tuple[Any, ...], truth: tuple[torch.Tensor, ...], limits: tuple[Tolerance, ...]
+        self,
+        inputs: tuple[Any, ...],
+        truth: tuple[torch.Tensor, ...],
+        nans: list[torch.Tensor],
+        limits: tuple[Tolerance, ...],
     ) -> tuple[torch.Tensor, ...]:
-        """Where an infinity may have either sign, or be NaN, or NaN an infinity."""
+        """Where an infinity may have either sign, or be NaN, or NaN an infinity. `nans`: where the formula has some."""
         _zero, *large = _STAND_INS  # of either sign
         found = tuple(map(unsure_signs, *(self._tamed(inputs, around) for around in large), limits))
-        for others in (self._made_of_infinities(truth, inputs), self._made_of_underflow(truth, inputs)):
+        for others in (self._made_of_infinities(truth, inputs), self._made_of_underflow(truth, nans, inputs)):
             found = tuple(map(torch.logical_or, found, others))
-        return found
+        return tuple(places & ~torch.isfinite(exact) for places, exact in zip(found, truth, strict=True))
 
     def _without_idle_specials(
         self, truth: tuple[torch.Tensor, ...], inputs: tuple[Any, ...]
@@ -309,16 +314,23 @@ class Truth:
         without = self._evaluate(self._exact, _all_tamed(inputs, 0.0, _infinite))
         return [exact.isnan() & ~other.isnan() for exact, other in zip(truth, without, strict=True)]
 
-    def _made_of_underflow(self, truth: tuple[torch.Tensor, ...], inputs: tuple[Any, ...]) -> list[torch.Tensor]:
-        """Where the truth is no NaN, and is one where products too small for float32 are zero. With two infinities at
-        one place of a selective scan's gradient, one of them behind decays of e^-108, a parallel scan has NaN there,
-        and so has the reference itself with another length of its chunks."""
-        kinds = {value.dtype for value in inputs if _is_float(value)}
-        if not kinds <= _COMPUTED_IN_FP32:
-            return [torch.zeros_like(exact, dtype=torch.bool) for exact in truth]
-        with Underflow():
-            found = self._evaluate(self._exact, inputs)
-        return [result.isnan() & ~exact.isnan() for exact, result in zip(truth, found, strict=True)]
+    def _made_of_underflow(
+        self, truth: tuple[torch.Tensor, ...], nans: list[torch.Tensor], inputs: tuple[Any, ...]
+    ) -> list[torch.Tensor]:
+        """Where the truth is infinite, and NaN where results too small for float32 are zero. With two infinities at one
+        place of a selective scan's gradient, one of them behind decays of e^-108, a parallel scan has NaN there, and so
+        has the reference itself with another length of its chunks. Nowhere, if the reference refuses such zeros."""
+        none = [torch.zeros_like(exact, dtype=torch.bool) for exact in truth]
+        if not {value.dtype for value in inputs if _is_float(value)} <= _COMPUTED_IN_FP32:
+            return none
+        try:
+            with Underflow():
+                found = self._evaluate(self._exact, inputs)
+        except ReferenceFailed:
+            return none
+        if [one.shape for one in found] != [one.shape for one in truth]:
+            return none
+        return [one.isnan() & ~own & exact.isinf() for one, own, exact in zip(found, nans, truth, strict=True)]
 
     def _names(self, count: int) -> tuple[str, ...]:
         instance = self.instance
@@ -334,7 +346,8 @@ class Truth:
 
     def _evaluate(self, model: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
         wide = tuple(value.to(torch.float64, copy=True) if _is_float(value) else _copy(value) for value in inputs)
-        return tuple(output.to(torch.float64) for output in call_reference(self.instance.callable(model), wide))
+        with unmoved(model):
+            return tuple(output.to(torch.float64) for output in call_reference(self.instance.callable(model), wide))
 
     def _degraded(self) -> torch.nn.Module:
         model = copy.deepcopy(self._exact)

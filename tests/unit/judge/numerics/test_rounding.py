@@ -56,10 +56,15 @@ def test_numbers_that_float32_holds_stay_and_so_do_special_ones() -> None:
 
 
 def test_many_numbers_are_rounded_part_by_part_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    exact = torch.randn(64, 33, dtype=torch.float64).t()
-    whole = [faithful(exact, draw) for draw in range(DRAWS)]
-    monkeypatch.setattr(rounding, "_AT_ONCE", 100)
-    assert all(torch.equal(faithful(exact, draw), whole[draw]) for draw in range(DRAWS))
+    dense = torch.randn(8, 64, 33, dtype=torch.float64)
+    for exact in (dense, dense.transpose(1, 2), dense.permute(2, 0, 1), dense[:, ::2], dense[:, :, 3:5]):
+        whole = [faithful(exact, draw) for draw in range(DRAWS)]
+        with monkeypatch.context() as patch:
+            patch.setattr(rounding, "_AT_ONCE", 100)
+            for draw in range(DRAWS):
+                found = faithful(exact, draw)
+                assert torch.equal(found, whole[draw])
+                assert found.stride() == whole[draw].stride(), "references call view"
 
 
 def test_inputs_move_by_half_a_unit_but_not_those_of_few_bits() -> None:
@@ -239,6 +244,31 @@ def test_an_infinity_behind_what_float32_calls_zero_may_be_nan_and_no_other() ->
     numbers = case.eager[0].clone()
     numbers[5, 2] = 1.0
     assert not case.judge((numbers,))[0].passed, "no number is right there"
+
+
+def test_what_is_nan_without_underflow_does_not_free_the_sign_of_an_infinity() -> None:
+    """A NaN that is idle, because whatever stands in for it leaves the infinity, is no underflow's."""
+    x = torch.randn(32, 64)
+    x[5, 3], x[5, 7] = torch.inf, torch.nan
+    case = _case("return x[:, :8].sum(1, keepdim=True) + 0 * x[:, 8:]", x, family="special")
+    assert bool((case.truth[0][5] == torch.inf).all()) and bool(case.eager[0][5].isnan().all())
+    right = case.eager[0].clone()
+    right[5] = torch.inf
+    assert case.judge((right,))[0].passed and case.judge((case.eager[0],))[0].passed
+    right[5] = -torch.inf
+    assert not case.judge((right,))[0].passed
+
+
+def test_a_reference_that_refuses_zeros_has_a_case_all_the_same() -> None:
+    x = torch.randn(32, 64)
+    x[:, 0] = 50.0
+    x[5, 9] = torch.inf
+    case = _case(
+        "tiny = torch.exp(-x[:, :1])\n        assert bool((tiny > 0).all())\n        return x[:, 8:] * tiny",
+        x,
+        family="special",
+    )
+    assert case.judge((case.eager[0],))[0].passed
 
 
 def test_underflow_makes_small_results_zero_in_place_too() -> None:
