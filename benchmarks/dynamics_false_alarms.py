@@ -50,7 +50,7 @@ def false_alarms(rehearsal: Rehearsal, rng: random.Random) -> dict[str, Any]:
         if not all(away.passed for away in sixes):
             anew = rehearsal.anew(name, len(runs))
             again = [
-                not first.passed and not _drawn(anew, name, turn // _DRAWS, NULL_RUNS_AGAIN, rng).passed
+                not (first.passed or (first.near and _drawn(anew, name, turn // _DRAWS, NULL_RUNS_AGAIN, rng).passed))
                 for turn, first in enumerate(sixes)
             ]
         found[name]["twice"] = sum(again) / len(again)
