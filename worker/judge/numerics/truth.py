@@ -346,8 +346,7 @@ class Truth:
 
     def _evaluate(self, model: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
         wide = tuple(value.to(torch.float64, copy=True) if _is_float(value) else _copy(value) for value in inputs)
-        with unmoved(model):
-            return tuple(output.to(torch.float64) for output in call_reference(self.instance.callable(model), wide))
+        return tuple(output.to(torch.float64) for output in call_reference(self.instance.callable(model), wide))
 
     def _degraded(self) -> torch.nn.Module:
         model = copy.deepcopy(self._exact)
