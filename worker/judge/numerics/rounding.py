@@ -1,5 +1,5 @@
-"""What honest arithmetic may do to the fp64 twin of a reference: other roundings, other words for an empty softmax, and
-sums without what is multiplied with zero.
+"""What honest arithmetic may do to the fp64 twin of a reference: other roundings, other words for an empty softmax,
+sums without what is multiplied with zero, and zeros where float32 has them.
 
 *Faithful rounding.* Eager is one honest algorithm, and on some inputs a lucky one: softmax's gradient y * (g - <g, y>)
 cancels on rows that are nearly one-hot, where eager's own roundings happen to be exact while a kernel that stores y in
@@ -20,7 +20,7 @@ scan that multiplies decays first still has an infinity.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -48,12 +48,13 @@ _MULTIPLIER = -7046029254386353131
 for it, so a run can be repeated without a generator."""
 
 
-class _EachResult(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While active, `_changed` is applied to every float64 result of an operation: views stay views, and what works in
+class _EachResult(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives it no types
+    """While active, `changed` is applied to every float64 result of an operation: views stay views, and what works in
     place is changed in place."""
 
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+    def __init__(self, changed: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch gives it no types
+        self._changed = changed
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -67,34 +68,27 @@ class _EachResult(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return tree_map(lambda value: value.copy_(self._changed(value)) if _is_wide(value) else value, result)
         return tree_map(lambda value: self._changed(value) if _is_wide(value) else value, result)
 
-    def _changed(self, value: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError
 
-
-class FaithfulRounding(_EachResult):  # type: ignore[no-untyped-call]
+class FaithfulRounding(_EachResult):  # type: ignore[no-untyped-call]  # torch gives it no types
     """While active, every float64 result of an operation is one of its two neighbours in `dtype`, but of unlimited
     exponent; what `dtype` holds, NaN and infinities stay. `draw` (below DRAWS) as in `faithful`."""
 
     def __init__(self, draw: int, dtype: torch.dtype = torch.float32) -> None:
-        super().__init__()
-        self._draw, self._dtype = draw, dtype
-
-    def _changed(self, value: torch.Tensor) -> torch.Tensor:
-        return faithful(value, self._draw, self._dtype)
+        super().__init__(lambda value: faithful(value, draw, dtype))
 
 
-class Underflow(_EachResult):  # type: ignore[no-untyped-call]
+class Underflow(_EachResult):  # type: ignore[no-untyped-call]  # torch gives it no types
     """While active, every float64 result below `_UNDERFLOW` is zero, copies of inputs among them."""
 
-    def _changed(self, value: torch.Tensor) -> torch.Tensor:
-        return torch.where(value.abs() < _UNDERFLOW, 0.0, value)
+    def __init__(self) -> None:
+        super().__init__(lambda value: torch.where(value.abs() < _UNDERFLOW, 0.0, value))
 
 
-class EmptySoftmax(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class EmptySoftmax(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives it no types
     """While active, a softmax of nothing but -inf is zero, as in fused attention, and not NaN."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # torch gives it no types
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -107,11 +101,11 @@ class EmptySoftmax(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return torch.where(empty, 0.0, result)
 
 
-class SkippedZeros(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class SkippedZeros(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives it no types
     """While active, zero times what is not finite is zero in a product of matrices: a kernel may skip zeros."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # torch gives it no types
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
