@@ -57,6 +57,9 @@ log = structlog.get_logger()
 _AHEAD_SHARE = 0.5
 """Of what judging takes of a GPU's memory: what compiling the baselines takes, on one set of inputs, not 4 to 15. One
 judge and its three runners held 32 GB of an H100 for it, of 52 that judging was to take."""
+_WHOLE_SHARE = 0.9
+"""Whatever is to take so much of a GPU has it to itself: those of which less is promised are seldom at their largest
+together, but two judges of such problems had 58 and 52 GiB of an H100's 79, beside three small ones, and then none."""
 _SIDE_BY_SIDE_BYTES = 6 << 30
 """Of a GPU, for the runners of six system checks at a time and what compute-sanitizer watches of them."""
 _MACHINE = ("device", "cpu", "cores", "torch", "triton")
@@ -226,6 +229,7 @@ class Referee:
             "candidate.evaluated",
             candidate=request.candidate_id,
             verdict=str(evaluation.verdict),
+            reason=evaluation.reason,
             speedup=evaluation.speedup,
             wall_s=round(evaluation.wall_s, 2),
             stages_s={name: round(took_s, 1) for name, took_s in evaluation.stages_s.items()},
@@ -477,9 +481,10 @@ class Referee:
             compiled = not self._options.eager_only
             kept, passing = expected_bytes(problem, hardware, self.device, compiled=compiled)
             self._shortfall = Shortfall(self._kept(problem.outline.source_hash, ".room"))
-            share *= self._shortfall.times
-            promised = min(int(share * kept), memory_bytes(self.device))
-            self._room.take(promised, int(share * passing), finalist=finalist)
+            device, times = memory_bytes(self.device), share * self._shortfall.times
+            whole = share * kept >= _WHOLE_SHARE * device
+            promised = self._room.all if whole else min(int(times * kept), device)
+            self._room.take(promised, int(times * passing), finalist=finalist)
 
     def _narrow(self, exhibits: Exhibits, hardware: str) -> None:
         """Keep the smallest workload and the one that is trained with, which a finalist's system checks need, and give

@@ -116,6 +116,11 @@ class Room:
                     entries[place] = replace(entry, nbytes=less[0], passing=less[1])
 
     @property
+    def all(self) -> int:
+        """What whoever takes it has to itself: more bytes than the device has."""
+        return self._total
+
+    @property
     def promised(self) -> int:
         """Bytes that this process has, without those that are needed at times."""
         with self._entries() as entries:

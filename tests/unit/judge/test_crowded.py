@@ -143,3 +143,19 @@ def test_a_problem_asks_for_more_room_only_where_others_left_too_little(
     referee._room = SimpleNamespace(crowded=crowded)
     referee.learn_of_room(failure)
     assert referee._shortfall.times == times
+
+
+@pytest.mark.parametrize(
+    ("times", "kept", "promised"), [(1.0, 40, 40), (1.4, 60, 79), (1.0, 75, "all"), (1.4, 75, "all")]
+)
+def test_a_problem_of_nearly_a_whole_device_has_it_to_itself(
+    referee: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, times: float, kept: int, promised: int | str
+) -> None:
+    monkeypatch.setattr("worker.judge.referee.memory_bytes", lambda _device: 79)
+    monkeypatch.setattr("worker.judge.referee.expected_bytes", lambda *_problem, **_how: (kept, 5))
+    (tmp_path / "room.json").write_text(str(times))
+    monkeypatch.setattr(referee, "_kept", lambda *_names: tmp_path / "room.json")
+    taken: list[Any] = []
+    referee._room = SimpleNamespace(all="all", take=lambda *nbytes, finalist: taken.append((*nbytes, finalist)))
+    referee._take_room(SimpleNamespace(outline=SimpleNamespace(source_hash="hash")), "nvidia-h100", finalist=True)
+    assert taken == [(promised, int(5 * times), True)]

@@ -109,6 +109,13 @@ class TestRandom:
         with pytest.raises(ReferenceFailed, match=named):
             refuse_random(given, instance_of(given), (torch.rand(64, 8),))
 
+    def test_noise_that_two_calls_agree_on_by_luck_is_not_a_draw(self) -> None:
+        given = problem(
+            "self.calls = getattr(self, 'calls', 0) + 1\n"
+            "        return x * (1 + 1e-4 * (self.calls in (3, 5)))"  # the first two agree, the third does not
+        )
+        refuse_random(given, instance_of(given), (torch.rand(64, 8),))
+
     def test_a_dropout_of_zero_is_not_random(self) -> None:
         given = problem("return self.quiet(x)")
         refuse_random(given, instance_of(given), (torch.rand(64, 8),))

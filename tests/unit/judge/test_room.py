@@ -102,6 +102,24 @@ def test_two_that_fit_are_in_together_and_a_third_waits_until_one_leaves(mine: R
             other.kill()
 
 
+def test_whoever_takes_all_shares_with_nobody(mine: Room, tmp_path: Path) -> None:
+    small = Other(tmp_path, 1 << 30)
+    try:
+        assert small.says() == "in"
+        assert not taken_within(mine, mine.all, 1)
+        small.leave()
+        wait_until(lambda: mine.promised == mine.all)
+    finally:
+        small.kill()
+    beside = Other(tmp_path, 1 << 20)
+    try:
+        wait_until(lambda: mine.wanted(idle=True))
+        mine.keep(1 << 30)
+        assert beside.says() == "in"
+    finally:
+        beside.kill()
+
+
 def test_what_fits_passes_what_does_not_until_that_has_waited_for_minutes(mine: Room, tmp_path: Path) -> None:
     mine.take(60 << 30)
     others = [Other(tmp_path, 60 << 30)]

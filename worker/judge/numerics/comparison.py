@@ -25,7 +25,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from problems.catalog import Precision
-from worker.judge.numerics.hot_rows import MIN_ELEMENTS, accumulation_fault, hot_row_slices
+from worker.judge.numerics.hot_rows import accumulation_fault, hot_row_slices
+from worker.judge.numerics.slices import elements, errors, pieces, slices
 
 _FP32_ULP = 2.0**-24
 _ACCEPT_FLOOR = {
@@ -52,7 +53,6 @@ _EIGHT_BITS = frozenset({torch.float8_e4m3fn, torch.float8_e5m2})
 """Types for which torch has few operations: they are compared as float32, which holds them exactly."""
 SIXTEEN_BITS = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 """Values of a SPEC's `compute` that are narrower than float32 storage."""
-_BLOCK = 1024
 _ELEMENT_KAPPA = 16.0
 _FEW_ELEMENTS = 1 << 18
 _NEAR_OVERFLOW = 0.1
@@ -96,6 +96,8 @@ class Tolerance:
     """The type that honest arithmetic may round to, where it is narrower than the output's."""
     bias: float = 0.0
     """Of honest arithmetic in that type, as `bias` measures it."""
+    element: float = 0.0
+    """In place of the threshold for single elements, where honest ones are further off than that allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,14 @@ def loosened(limit: Tolerance, error: float, bias: float) -> Tolerance:
     return replace(limit, accept_error=accept, threshold=threshold, sees_precision=sees, bias=abs(bias))
 
 
+def with_elements(limit: Tolerance, error: float) -> Tolerance:
+    """A tolerance that admits single elements as those of an honest result: `error` is their `element_error`. All that
+    is wrong with a row may be in one of its elements, and is sqrt(n) times as large there as in the row: of 65,536 fp16
+    results of a softmax that is nearly one-hot, the gradient of the largest is what rounding left of 1 - y, in eager as
+    well, and was 1.8 times the bound (measured)."""
+    return replace(limit, element=_AS_HONEST * error)
+
+
 def relaxed(limit: Tolerance, seeing: float) -> Tolerance:
     """A tolerance of a family that cannot see precision, at least as wide as one that can (`seeing`): small integers
     leave eager without any error, but not an honest kernel that divides by a sum."""
@@ -158,13 +168,10 @@ def slice_error(output: torch.Tensor, truth: torch.Tensor, hits: torch.Tensor | 
     """
     if not truth.numel():
         return 0.0, "empty"
-    finite = torch.isfinite(truth)
-    y = torch.where(finite, truth, 0.0)
-    e = (output.to(torch.float64) - truth).masked_fill_(~finite, 0.0)
-    hot = hot_row_slices(e, y, hits) if hits is not None else None
-    slices = _slices(e, y)
-    worst, where, whole = 0.0, "none", float(slices[0][2])
-    for name, error, scale in [*slices, *([hot] if hot else [])]:
+    kinds = slices(output, truth)
+    hot = hot_row_slices(*errors(output, truth), hits) if hits is not None else None
+    worst, where, whole = 0.0, "none", float(kinds[0][2])
+    for name, error, scale in [*kinds, *([hot] if hot else [])]:
         faint = _FP32_ULP * whole if name == "column" else 0.0
         floor = max(1e-3 * float(scale.median()), faint, torch.finfo(torch.float32).tiny)
         ratio = error / scale.clamp_min(floor)
@@ -173,23 +180,6 @@ def slice_error(output: torch.Tensor, truth: torch.Tensor, hits: torch.Tensor | 
         if float(ratio[top]) > worst:
             worst, where = float(ratio[top]), f"{name} {top}"
     return worst, where
-
-
-def _slices(e: torch.Tensor, y: torch.Tensor) -> list[tuple[str, torch.Tensor, torch.Tensor]]:
-    """(name, rms error, rms truth) for every kind of slice that has enough elements to average, the whole first.
-    Squares both in place: they are gigabytes."""
-    last = e.shape[-1] if e.dim() else 1
-    e2, y2 = e.reshape(-1, last).square_(), y.reshape(-1, last).square_()
-    kinds = [("whole", e2.mean().reshape(1), y2.mean().reshape(1))]
-    if e2.shape[1] >= MIN_ELEMENTS:
-        kinds.append(("row", e2.mean(1), y2.mean(1)))
-    if e2.shape[0] >= MIN_ELEMENTS:
-        kinds.append(("column", e2.mean(0), y2.mean(0)))
-    blocks = e2.numel() // _BLOCK
-    if blocks > 1:
-        flat_e, flat_y = e2.reshape(-1)[: blocks * _BLOCK], y2.reshape(-1)[: blocks * _BLOCK]
-        kinds.append(("block", flat_e.reshape(-1, _BLOCK).mean(1), flat_y.reshape(-1, _BLOCK).mean(1)))
-    return [(name, error.sqrt(), scale.sqrt()) for name, error, scale in kinds]
 
 
 def compare(
@@ -214,7 +204,7 @@ def compare(
         return Comparison(False, special, math.inf, "special values", math.inf)
     truth = representable(truth, dtype)
     output = forgiven(output, truth, eager)
-    output = torch.where(may_overflow & torch.isinf(output), truth.to(output.dtype), output)
+    output = _instead(output, may_overflow & torch.isinf(output), truth)
     error, where = slice_error(output, truth, hits)
     excess = _element_excess(output, truth, limit, dtype)
     if error > limit.threshold:
@@ -253,13 +243,13 @@ def agree(output: torch.Tensor, eager: torch.Tensor, limit: Tolerance, rng: rand
     if not output.is_floating_point():
         return _compare_exact(output, eager).reason
     dtype, output, eager = output.dtype, widened(output), widened(eager)
-    both = Tolerance(limit.accept_error, limit.reject_error, _FRESH * limit.threshold, False)
+    both = replace(limit, threshold=_FRESH * limit.threshold, element=_FRESH * limit.element)
     exact = eager.to(torch.float64)
     may_overflow = _may_overflow(exact, both, dtype)
     special = _compare_special(output, exact, eager, may_overflow, None)
     if special:
         return special
-    output = torch.where(may_overflow & torch.isinf(output), eager, output)
+    output = _instead(output, may_overflow & torch.isinf(output), eager)
     error, where = slice_error(output, exact)
     if error > both.threshold:
         return f"relative difference {error:.2e} from eager in {where} is over {both.threshold:.2e}"
@@ -275,14 +265,18 @@ def bias(output: torch.Tensor, truth: torch.Tensor) -> tuple[float, float] | Non
     size = truth.numel() // _BIAS_BLOCKS
     if size < _BIAS_MIN_BLOCK or rows < _BIAS_BLOCKS:
         return None
-    finite = torch.isfinite(truth) & torch.isfinite(output)
-    y = torch.where(finite, truth, 0.0).reshape(-1)[: size * _BIAS_BLOCKS].reshape(_BIAS_BLOCKS, size)
-    e = torch.where(finite, output.to(torch.float64) - truth, 0.0).reshape(-1)[: size * _BIAS_BLOCKS].reshape(y.shape)
-    power = y.square().sum(1)
+    whole = [side.reshape(-1)[: size * _BIAS_BLOCKS].reshape(_BIAS_BLOCKS, size) for side in (output, truth)]
+    products, powers = [], []
+    for result, exact in pieces(*whole):
+        finite = torch.isfinite(exact) & torch.isfinite(result)
+        y = torch.where(finite, exact, 0.0)
+        products.append((result.to(torch.float64) - exact).masked_fill_(~finite, 0.0).mul_(y).sum(1))
+        powers.append(y.square_().sum(1))
+    product, power = torch.cat(products), torch.cat(powers)
     used = power > 0
     if int(used.sum()) < _BIAS_BLOCKS // 2:
         return None
-    beta = ((e * y).sum(1) / power.clamp_min(torch.finfo(torch.float64).tiny))[used]
+    beta = (product / power.clamp_min(torch.finfo(torch.float64).tiny))[used]
     return float(beta.mean()), float(beta.std() / math.sqrt(beta.numel()))
 
 
@@ -296,7 +290,12 @@ def forgiven(output: torch.Tensor, truth: torch.Tensor, eager: torch.Tensor) -> 
     zero there too: so flash attention calls a row whose only score is -inf, which is NaN in eager, and a value by rule
     (a softmax of one number is 1 whatever the number)."""
     free = torch.isfinite(truth) & ~torch.isfinite(eager) & (~torch.isfinite(output) | (output == 0))
-    return torch.where(free, truth.to(output.dtype), output)
+    return _instead(output, free, truth)
+
+
+def _instead(output: torch.Tensor, places: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """`output` with `other` in these places; itself where there are none, which are gigabytes that need no copy."""
+    return torch.where(places, other.to(output.dtype), output) if bool(places.any()) else output
 
 
 def _compare_exact(output: torch.Tensor, eager: torch.Tensor) -> Comparison:
@@ -323,11 +322,21 @@ def _may_overflow(truth: torch.Tensor, limit: Tolerance, dtype: torch.dtype) -> 
     than eager's (measured)."""
     if dtype in _EIGHT_BITS or dtype == torch.float64:
         return torch.zeros_like(truth, dtype=torch.bool)
-    held = representable(truth, dtype)
-    rows, _error, scale = _elements(held, held)
-    most = torch.finfo(dtype).max
-    bound = _element_bound(rows, scale, limit, dtype).reshape(truth.shape).clamp(max=_NEAR_OVERFLOW * most)
-    return torch.isfinite(truth) & (truth.abs() + bound >= most)
+    held, most = representable(truth, dtype), torch.finfo(dtype).max
+    if _far_from(most, held, limit, dtype):
+        return torch.zeros_like(truth, dtype=torch.bool)
+    near = [
+        rows.abs() + _element_bound(rows, scale, limit, dtype).clamp_(max=_NEAR_OVERFLOW * most) >= most
+        for rows, _error, scale in elements(held, held)
+    ]
+    return torch.isfinite(truth) & torch.cat(near).reshape(truth.shape)
+
+
+def _far_from(most: float, held: torch.Tensor, limit: Tolerance, dtype: torch.dtype) -> bool:
+    """Whether no element can be wrong by so much that it is `most`, which need not be told one by one."""
+    largest = max(abs(float(end)) for end in torch.aminmax(held)) if held.numel() else 0.0
+    scale = torch.tensor(max(largest, torch.finfo(torch.float32).tiny), dtype=torch.float64)
+    return largest + min(float(_element_bound(scale, scale, limit, dtype)), _NEAR_OVERFLOW * most) < most
 
 
 def unsure_signs(up: torch.Tensor, down: torch.Tensor, limit: Tolerance) -> torch.Tensor:
@@ -335,8 +344,8 @@ def unsure_signs(up: torch.Tensor, down: torch.Tensor, limit: Tolerance) -> torc
     in its place, and their difference, which is what the infinity is multiplied with, is next to nothing in its row. Of
     a bf16 MLP's gradient in 16,384 weights a few have the other sign because an activation is 0.001 (measured)."""
     factor = up - down
-    rows, _error, scale = _elements(factor, factor)
-    return (rows.abs() <= _UNSURE * limit.threshold * scale).reshape(up.shape) & torch.isfinite(factor)
+    small = [rows.abs() <= _UNSURE * limit.threshold * scale for rows, _error, scale in elements(factor, factor)]
+    return torch.cat(small).reshape(up.shape) & torch.isfinite(factor) if small else factor.bool()
 
 
 def _compare_special(
@@ -364,6 +373,8 @@ def _compare_special(
     if bool(made_up.any()):
         return f"a number at {int(made_up.sum())} places where there is none"
     infinite = torch.isinf(output) & (torch.isinf(truth) | may_overflow)
+    if not bool(infinite.any()):
+        return ""
     signs = infinite & (torch.sign(output) != torch.sign(truth).to(output.dtype))
     signs &= ~(torch.isinf(eager) & (torch.sign(output) == torch.sign(eager).to(output.dtype)))
     if unsure is not None:
@@ -373,34 +384,24 @@ def _compare_special(
 
 def element_error(output: torch.Tensor, truth: torch.Tensor, dtype: torch.dtype) -> float:
     """The least threshold at which no finite element is over its bound for outputs of `dtype`."""
-    rows, e, scale = _elements(output, truth)
-    own = rows.abs().mul_(_ELEMENT_KAPPA * 2 * unit(dtype))
-    return float(e.sub_(own).div_(_ELEMENT_KAPPA * scale).max().clamp_min(0.0)) if rows.numel() else 0.0
+    worst = 0.0
+    for rows, e, scale in elements(output, truth):
+        own = rows.abs_().mul_(_ELEMENT_KAPPA * 2 * unit(dtype))
+        worst = max(worst, float(e.sub_(own).div_(_ELEMENT_KAPPA * scale).max()))
+    return worst
 
 
 def _element_excess(output: torch.Tensor, truth: torch.Tensor, limit: Tolerance, dtype: torch.dtype) -> float:
-    """Largest |e| over kappa * (2 u |y| + threshold * row scale): a bound that one wrong element breaks."""
-    rows, e, scale = _elements(output, truth)
-    return float(e.div_(_element_bound(rows, scale, limit, dtype)).max()) if rows.numel() else 0.0
+    """Largest |e| over kappa * (2 u |y| + threshold * row scale): a bound that one wrong element breaks. The threshold
+    is the tolerance's, or what honest elements need (`with_elements`)."""
+    found = elements(output, truth)
+    return max(
+        (float(e.div_(_element_bound(rows, scale, limit, dtype)).max()) for rows, e, scale in found), default=0.0
+    )
 
 
 def _element_bound(rows: torch.Tensor, scale: torch.Tensor, limit: Tolerance, dtype: torch.dtype) -> torch.Tensor:
-    return _ELEMENT_KAPPA * (2 * unit(dtype) * rows.abs() + limit.threshold * scale)
-
-
-def _elements(output: torch.Tensor, truth: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(truth, error's size, scale of the row) as rows; 0 where not finite. They are nobody else's."""
-    usable = torch.isfinite(truth) & torch.isfinite(output)
-    y = torch.where(usable, truth, 0.0)
-    e = (output.to(torch.float64) - truth).masked_fill_(~usable, 0.0).abs_()
-    last = y.shape[-1] if y.dim() else 1
-    rows = y.reshape(-1, last) if y.numel() else y.reshape(0, 1)
-    if not rows.numel():
-        return rows, rows, rows
-    whole = rows.square().mean().sqrt()
-    scale = rows.square().mean(1, keepdim=True).sqrt() if last >= MIN_ELEMENTS else whole.expand(rows.shape[0], 1)
-    scale = scale.clamp_min(max(1e-3 * float(scale.median()), torch.finfo(torch.float32).tiny))
-    return rows, e.reshape(-1, last), scale
+    return _ELEMENT_KAPPA * (2 * unit(dtype) * rows.abs() + max(limit.threshold, limit.element) * scale)
 
 
 def widened(tensor: torch.Tensor) -> torch.Tensor:

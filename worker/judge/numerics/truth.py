@@ -32,6 +32,7 @@ from worker.judge.numerics.comparison import (
     tolerance,
     unsure_signs,
     widened,
+    with_elements,
     working_type,
 )
 from worker.judge.numerics.hot_rows import row_hits
@@ -164,7 +165,8 @@ class Truth:
         for place in floats:
             dtype = eager[place].dtype
             reject = _honest_error(representable(degraded[place], dtype), truth[place], hits[place], dtype)
-            limits[place] = tolerance(accepts[place], reject, working_type(dtype, self.precision))
+            limit = tolerance(accepts[place], reject, working_type(dtype, self.precision))
+            limits[place] = with_elements(limit, _honest_elements(eager[place], truth[place]))
         return tuple(limits)
 
     def _rounding_errors(
@@ -418,6 +420,12 @@ def _honest_error(
     infinite because the result is."""
     exact, result = representable(truth, dtype or result.dtype), widened(result)
     return slice_error(forgiven(result, exact, result), exact, hits)[0]
+
+
+def _honest_elements(result: torch.Tensor, truth: torch.Tensor) -> float:
+    """The same for single elements, as `element_error` measures them."""
+    exact, dtype = representable(truth, result.dtype), result.dtype
+    return element_error(forgiven(widened(result), exact, widened(result)), exact, dtype)
 
 
 def _lost(eager: torch.Tensor, truth: torch.Tensor) -> bool:

@@ -1,7 +1,7 @@
 """References that are random: told from honest noise by their seed, and blamed on the line that draws.
 
-The same seed gives the same result, and another seed another one: that is a draw in forward. Results that differ for
-the same seed come from the order of atomic additions, which is allowed as long as it is small.
+The same seed gives the same result, and another seed another one, again and again: that is a draw in forward. Results
+that differ for the same seed come from the order of atomic additions, which is allowed as long as it is small.
 """
 
 from __future__ import annotations
@@ -25,6 +25,11 @@ _DRAWS = frozenset({
 _RANDOM_LAYERS = frozenset({"Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "RReLU"})
 _NOISE = 1e-2
 """How far two calls on one seed may differ, relative and absolute: bf16 atomics in another order differ by 4e-3."""
+_ROUNDS = 8
+"""How often each seed has to give its own result before that is a draw. Few of the sums of a small bf16 workload round
+another way when their atomics come in another order, so that two calls often agree by luck: on four H100s the
+references of scatter_add and embedding_grad_rmsnorm_backward were called random by two agreeing calls and a third. Of
+two results that come equally often, this many rounds agree with the seeds once in 2^15 times."""
 
 
 def refuse_random(
@@ -36,7 +41,7 @@ def refuse_random(
     """
     results = [_seeded(instance, inputs, seed) for seed in (1, 1, 2)]
     again, other = (_difference(results[0], result) for result in results[1:])
-    if again is None and other is not None:
+    if again is None and other is not None and _repeats(instance, inputs, results[0], results[2]):
         line, text = random_call(problem.outline.source)
         where = f"line {line}: `{text}`: " if line else ""
         raise ReferenceFailed(
@@ -50,6 +55,17 @@ def refuse_random(
                 f"the reference is random: output {place} differs between two calls on the same inputs and seed; "
                 "it may count calls, read a clock, or use memory that it did not write"
             )
+
+
+def _repeats(
+    instance: Instance, inputs: tuple[Any, ...], first: tuple[torch.Tensor, ...], other: tuple[torch.Tensor, ...]
+) -> bool:
+    """Whether the seeds 1 and 2 lead to these results each time."""
+    for _ in range(_ROUNDS):
+        for seed, expected in ((1, first), (2, other)):
+            if _difference(expected, _seeded(instance, inputs, seed)) is not None:
+                return False
+    return True
 
 
 def random_call(source: str) -> tuple[int, str]:
