@@ -48,6 +48,15 @@ def test_rounds_go_on_until_the_difference_is_known_to_a_tenth_of_it_or_to_a_per
     assert _race()._too_wide(_rounds(ratio, noise)) is too_wide
 
 
+def test_more_rounds_fit_without_the_baselines_that_are_out() -> None:
+    race = _race()
+    race._clocks = cast(Any, [SimpleNamespace(cost_s=0.02) for _contender in range(5)])
+    assert (race._fitting(1.0, race._clocks), race._fitting(1.0, race._clocks[:2])) == (10, 25)
+    assert (race._fitting(0.1, race._clocks), race._fitting(9.9, race._clocks[:2])) == (9, 99)
+    race._clocks = cast(Any, [SimpleNamespace(cost_s=0.5) for _contender in range(3)])
+    assert race._fitting(9.9, race._clocks) == 3
+
+
 @pytest.mark.parametrize(("workloads", "wanted"), [(1, 0.01), (4, 0.02)])
 def test_of_several_workloads_each_may_be_known_less_well_since_their_mean_is_what_counts(
     workloads: int, wanted: float
@@ -198,13 +207,13 @@ def test_on_a_cpu_all_contenders_stay() -> None:
     assert _lengths(timings)["slow"] == 9
 
 
-def test_what_is_saved_buys_no_more_rounds() -> None:
-    """Four contenders of 50 ms and 4 s: 20 rounds, and the last four that have begun by then."""
-    noisy = [900.0 + 700 * (number % 2) for number in range(99)]
-    timings = _Field(
-        {"candidate": noisy, "eager": [1000], "slow": [5000], "slower": [9000]}, Pace(0.1, 4.0, 99)
-    ).timed()
-    assert _lengths(timings) == {"candidate": 21, "eager": 21, "slow": 3, "slower": 3}
+def test_what_is_saved_buys_more_rounds_where_the_difference_is_not_known() -> None:
+    """Four contenders of 50 ms and 4 s: 20 rounds, but 40 of two, and the last four that have begun by then."""
+    field = {"candidate": [900.0], "eager": [1000.0], "slow": [5000.0], "slower": [9000.0]}
+    pace = Pace(0.1, 4.0, 99)
+    assert _lengths(_Field(field, pace).timed()) == {"candidate": 9, "eager": 9, "slow": 3, "slower": 3}
+    noisy = field | {"candidate": [900.0 + 700 * (number % 2) for number in range(99)]}
+    assert _lengths(_Field(noisy, pace).timed()) == {"candidate": 41, "eager": 41, "slow": 3, "slower": 3}
 
 
 def test_results_are_let_go_of_when_they_are_checked() -> None:
