@@ -78,7 +78,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("what", choices=("run", "tables", "look", "light"))
     parser.add_argument("--out", type=Path, default=Path("record"), help="the folder of the results")
     parser.add_argument(
-        "--problems", default="", help="only these (or `name:language`), separated by commas, in this order"
+        "--problems",
+        default="",
+        help="only these (or `name:language`, or `name:language:proposal`), separated by commas, in this order",
     )
     parser.add_argument("--languages", default="", help="only in these, separated by commas")
     parser.add_argument("--hardware", help="default: this machine's GPU")

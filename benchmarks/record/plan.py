@@ -43,22 +43,24 @@ class Entry:
 
 def plan(hardware: str, only: Sequence[str] = (), languages: Sequence[str] = ()) -> list[Entry]:
     """The jobs for this hardware, by problem (in the order of `only`, if given) and language: in `languages`, or in all
-    of the hardware's. `only` has names of problems, or `name:language`. Raises ValueError for a name that is no bundled
-    problem."""
+    of the hardware's. `only` has names of problems, or `name:language`, or `name:language:proposal` for one kernel of
+    several. Raises ValueError for what is no bundled problem or no proposal for it."""
     problems = bundled()
-    asked = [tuple(name.partition(":")[::2]) for name in only or problems]
-    unknown = sorted({name for name, _language in asked} - set(problems))
+    asked = [(*name.split(":", 2), "", "")[:3] for name in only or problems]
+    unknown = sorted({name for name, _language, _proposal in asked} - set(problems))
     if unknown:
         raise ValueError(f"no bundled problem is called {', '.join(unknown)}")
     usual = ("cpp",) if hardware == "cpu" else ("triton", "cuda")
     entries = []
-    for problem, language in asked:
+    for problem, language, proposal in asked:
         try:
             problems[problem].spec.workloads_for(hardware)
         except ProblemError:
             continue
         wanted = (language,) if language else tuple(languages) or usual
-        found = {each: _proposals(problem, each) for each in wanted}
+        found = {each: _proposals(problem, each, proposal) for each in wanted}
+        if proposal and not any(found.values()):
+            raise ValueError(f"{PROPOSALS / problem} has no {proposal} in {' or '.join(wanted)}")
         chosen = [each for each in found if found[each]] or (() if languages else wanted[:1])
         entries += [Entry(problem, each, found[each]) for each in chosen]
     return entries
@@ -72,7 +74,7 @@ def language_of(source: str) -> str:
     raise ValueError("it uses neither triton nor load_cuda, load_inline or load_cpp")
 
 
-def _proposals(problem: str, language: str) -> tuple[Proposal, ...]:
-    paths = sorted((PROPOSALS / problem).glob("*.py"))
+def _proposals(problem: str, language: str, only: str = "") -> tuple[Proposal, ...]:
+    paths = sorted((PROPOSALS / problem).glob(f"{only or '*'}.py"))
     read = [Proposal(path.stem, path.read_text(encoding="utf-8")) for path in paths]
     return tuple(each for each in read if language_of(each.source) == language)

@@ -52,6 +52,10 @@ def test_a_problem_may_be_asked_for_in_one_language() -> None:
     assert [(entry.problem, entry.language) for entry in found] == [
         ("rope", "cuda"), ("softmax", "triton"), ("softmax", "cuda")
     ]  # fmt: skip
+    (one,) = plan("nvidia-h100", ["attention_causal:triton:warp_groups"])
+    assert [proposal.name for proposal in one.proposals] == ["warp_groups"]
+    with pytest.raises(ValueError, match="attention_causal has no warp_group in triton"):
+        plan("nvidia-h100", ["attention_causal:triton:warp_group"])
     with pytest.raises(ValueError, match="no bundled problem is called nothing"):
         plan("nvidia-h100", ["nothing:cuda"])
 
