@@ -87,6 +87,7 @@ def certify(
         "candidate.certified",
         candidate=request.candidate_id,
         certified=certificate.certified,
+        reason=certificate.reason,
         reservations=len(certificate.reservations),
         wall_s=round(time.monotonic() - started, 1),
     )
