@@ -80,7 +80,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--problems",
         default="",
-        help="only these (or `name:language`, or `name:language:proposal`), separated by commas, in this order",
+        help="only these (or `name:language`, or `name:language:proposal` to run), separated by commas, in this order",
     )
     parser.add_argument("--languages", default="", help="only in these, separated by commas")
     parser.add_argument("--hardware", help="default: this machine's GPU")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +45,7 @@ class Entry:
 def plan(hardware: str, only: Sequence[str] = (), languages: Sequence[str] = ()) -> list[Entry]:
     """The jobs for this hardware, by problem (in the order of `only`, if given) and language: in `languages`, or in all
     of the hardware's. `only` has names of problems, or `name:language`, or `name:language:proposal` for one kernel of
-    several. Raises ValueError for what is no bundled problem or no proposal for it."""
+    several. Raises ValueError for what is no bundled problem or no proposal for it, and for a job asked for twice."""
     problems = bundled()
     asked = [(*name.split(":", 2), "", "")[:3] for name in only or problems]
     unknown = sorted({name for name, _language, _proposal in asked} - set(problems))
@@ -63,6 +64,9 @@ def plan(hardware: str, only: Sequence[str] = (), languages: Sequence[str] = ())
             raise ValueError(f"{PROPOSALS / problem} has no {proposal} in {' or '.join(wanted)}")
         chosen = [each for each in found if found[each]] or (() if languages else wanted[:1])
         entries += [Entry(problem, each, found[each]) for each in chosen]
+    twice = [file for file, count in Counter(entry.file for entry in entries).items() if count > 1]
+    if twice:
+        raise ValueError(f"asked for twice, and one job would write over the other's results: {', '.join(twice)}")
     return entries
 
 
@@ -75,6 +79,6 @@ def language_of(source: str) -> str:
 
 
 def _proposals(problem: str, language: str, only: str = "") -> tuple[Proposal, ...]:
-    paths = sorted((PROPOSALS / problem).glob(f"{only or '*'}.py"))
+    paths = [path for path in sorted((PROPOSALS / problem).glob("*.py")) if only in ("", path.stem)]
     read = [Proposal(path.stem, path.read_text(encoding="utf-8")) for path in paths]
     return tuple(each for each in read if language_of(each.source) == language)

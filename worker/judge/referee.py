@@ -58,8 +58,8 @@ _AHEAD_SHARE = 0.5
 """Of what judging takes of a GPU's memory: what compiling the baselines takes, on one set of inputs, not 4 to 15. One
 judge and its three runners held 32 GB of an H100 for it, of 52 that judging was to take."""
 _WHOLE_SHARE = 0.9
-"""Whatever is to take so much of a GPU has it to itself: those of which less is promised are seldom at their largest
-together, but two judges of such problems had 58 and 52 GiB of an H100's 79, beside three small ones, and then none."""
+"""What is expected to take so much of a GPU has it to itself: those of which less is promised are seldom at their
+largest together, but two judges of such problems had 58 and 52 GiB of an H100's 79, beside small ones, and no more."""
 _SIDE_BY_SIDE_BYTES = 6 << 30
 """Of a GPU, for the runners of six system checks at a time and what compute-sanitizer watches of them."""
 _MACHINE = ("device", "cpu", "cores", "torch", "triton")
@@ -495,7 +495,7 @@ class Referee:
         exhibits.narrow(names)
         gc.collect()
         self._trim()
-        if self._room is not None:
+        if self._room is not None and not self._room.has_all:  # or all others would have to leave once more
             kept, passing = expected_bytes(exhibits.problem, hardware, self.device, compiled=False, only=names)
             self._room.keep(kept + _SIDE_BY_SIDE_BYTES, passing)
 

@@ -83,7 +83,7 @@ class Room:
         """`total`: bytes of the device's memory."""
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / f"{device_name}.room"
-        self._total = int(_SHARE * total)
+        self._device, self._total = total, int(_SHARE * total)
         self._pid, self._born = os.getpid(), _born(os.getpid())
 
     def take(self, nbytes: int, passing: int = 0, *, finalist: bool = False) -> None:
@@ -121,8 +121,17 @@ class Room:
         return self._total
 
     @property
+    def has_all(self) -> bool:
+        """Whether this process has the device to itself because it took `all`."""
+        return self._held >= self._total
+
+    @property
     def promised(self) -> int:
-        """Bytes that this process has, without those that are needed at times."""
+        """Bytes of the device that this process has, without those that are needed at times."""
+        return min(self._device, self._held)
+
+    @property
+    def _held(self) -> int:
         with self._entries() as entries:
             return sum(entry.nbytes for entry in entries if self._is_mine(entry) and entry.held)
 

@@ -54,6 +54,8 @@ def test_a_problem_may_be_asked_for_in_one_language() -> None:
     ]  # fmt: skip
     (one,) = plan("nvidia-h100", ["attention_causal:triton:warp_groups"])
     assert [proposal.name for proposal in one.proposals] == ["warp_groups"]
+    with pytest.raises(ValueError, match=r"asked for twice.*: attention_causal\.triton\.json"):
+        plan("nvidia-h100", ["attention_causal:triton:warp_groups", "attention_causal"])
     with pytest.raises(ValueError, match="attention_causal has no warp_group in triton"):
         plan("nvidia-h100", ["attention_causal:triton:warp_group"])
     with pytest.raises(ValueError, match="no bundled problem is called nothing"):

@@ -102,6 +102,11 @@ class TestRandom:
             ("y = x * 2\n        return self.drop(y)", r"line 12: `self.drop\(y\)`"),
             ("return F.scaled_dot_product_attention(x, x, x, dropout_p=0.5)", "line 11"),
             ("self.calls = getattr(self, 'calls', 0) + 1\n        return x * self.calls", "same inputs and seed"),
+            (  # noise in two calls does not hide a draw
+                "self.calls = getattr(self, 'calls', 0) + 1\n"
+                "        return F.dropout(0.004 * x, 0.5, True) * (1 + 1e-4 * (self.calls in (2, 7)))",
+                "line 12: .*random seed",
+            ),
         ],
     )
     def test_is_blamed_on_its_line(self, body: str, named: str) -> None:

@@ -107,8 +107,10 @@ def test_whoever_takes_all_shares_with_nobody(mine: Room, tmp_path: Path) -> Non
     try:
         assert small.says() == "in"
         assert not taken_within(mine, mine.all, 1)
+        assert not mine.has_all
         small.leave()
-        wait_until(lambda: mine.promised == mine.all)
+        wait_until(lambda: mine.has_all)
+        assert mine.promised == DEVICE
     finally:
         small.kill()
     beside = Other(tmp_path, 1 << 20)

@@ -26,7 +26,7 @@ import torch
 
 from problems.catalog import Precision
 from worker.judge.numerics.hot_rows import accumulation_fault, hot_row_slices
-from worker.judge.numerics.slices import elements, errors, pieces, slices
+from worker.judge.numerics.slices import elements, errors, sized, slices
 
 _FP32_ULP = 2.0**-24
 _ACCEPT_FLOOR = {
@@ -197,7 +197,7 @@ def compare(
     """
     if not output.is_floating_point():
         return _compare_exact(output, eager)
-    dtype, output, eager = output.dtype, widened(output), widened(eager)
+    dtype, output, eager = output.dtype, widened(output).contiguous(), widened(eager)
     may_overflow = _may_overflow(truth, limit, dtype)
     special = _compare_special(output, truth, eager, may_overflow, unsure)
     if special:
@@ -242,7 +242,7 @@ def agree(output: torch.Tensor, eager: torch.Tensor, limit: Tolerance, rng: rand
         output, eager = output.reshape(-1, last)[rows], eager.reshape(-1, last)[rows]
     if not output.is_floating_point():
         return _compare_exact(output, eager).reason
-    dtype, output, eager = output.dtype, widened(output), widened(eager)
+    dtype, output, eager = output.dtype, widened(output).contiguous(), widened(eager)
     both = replace(limit, threshold=_FRESH * limit.threshold, element=_FRESH * limit.element)
     exact = eager.to(torch.float64)
     may_overflow = _may_overflow(exact, both, dtype)
@@ -265,14 +265,14 @@ def bias(output: torch.Tensor, truth: torch.Tensor) -> tuple[float, float] | Non
     size = truth.numel() // _BIAS_BLOCKS
     if size < _BIAS_MIN_BLOCK or rows < _BIAS_BLOCKS:
         return None
-    whole = [side.reshape(-1)[: size * _BIAS_BLOCKS].reshape(_BIAS_BLOCKS, size) for side in (output, truth)]
     products, powers = [], []
-    for result, exact in pieces(*whole):
+    blocks = (torch.split(side.reshape(-1)[: size * _BIAS_BLOCKS], size) for side in (output, truth))
+    for result, exact in zip(*blocks, strict=True):
         finite = torch.isfinite(exact) & torch.isfinite(result)
         y = torch.where(finite, exact, 0.0)
-        products.append((result.to(torch.float64) - exact).masked_fill_(~finite, 0.0).mul_(y).sum(1))
-        powers.append(y.square_().sum(1))
-    product, power = torch.cat(products), torch.cat(powers)
+        products.append((result.to(torch.float64) - exact).masked_fill_(~finite, 0.0).mul_(y).sum())
+        powers.append(y.square_().sum())
+    product, power = torch.stack(products), torch.stack(powers)
     used = power > 0
     if int(used.sum()) < _BIAS_BLOCKS // 2:
         return None
@@ -327,7 +327,7 @@ def _may_overflow(truth: torch.Tensor, limit: Tolerance, dtype: torch.dtype) -> 
         return torch.zeros_like(truth, dtype=torch.bool)
     near = [
         rows.abs() + _element_bound(rows, scale, limit, dtype).clamp_(max=_NEAR_OVERFLOW * most) >= most
-        for rows, _error, scale in elements(held, held)
+        for rows, scale in sized(held)
     ]
     return torch.isfinite(truth) & torch.cat(near).reshape(truth.shape)
 
@@ -344,7 +344,7 @@ def unsure_signs(up: torch.Tensor, down: torch.Tensor, limit: Tolerance) -> torc
     in its place, and their difference, which is what the infinity is multiplied with, is next to nothing in its row. Of
     a bf16 MLP's gradient in 16,384 weights a few have the other sign because an activation is 0.001 (measured)."""
     factor = up - down
-    small = [rows.abs() <= _UNSURE * limit.threshold * scale for rows, _error, scale in elements(factor, factor)]
+    small = [rows.abs() <= _UNSURE * limit.threshold * scale for rows, scale in sized(factor)]
     return torch.cat(small).reshape(up.shape) & torch.isfinite(factor) if small else factor.bool()
 
 

@@ -22,7 +22,7 @@ def recheck(exhibit: Exhibit, source: Case, inputs: tuple[Any, ...], outputs: tu
     """
     case = exhibit.truth.case(source.family, inputs)
     wider = tuple(
-        replace(mine, threshold=max(mine.threshold, theirs.threshold))
+        replace(mine, threshold=max(mine.threshold, theirs.threshold), element=max(mine.element, theirs.element))
         for mine, theirs in zip(case.tolerances, source.tolerances, strict=True)
     )
     found = zip(case.names, replace(case, tolerances=wider).judge(outputs), strict=True)
