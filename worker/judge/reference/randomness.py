@@ -35,7 +35,7 @@ calls that agreed and a third. Of two results that come equally often, 18 calls 
 def refuse_random(
     problem: Problem, instance: Instance, inputs: tuple[Any, ...], first: tuple[torch.Tensor, ...] | None = None
 ) -> None:
-    """Raise ReferenceFailed when the reference is random: two calls on these inputs, on different seeds, differ.
+    """Raise ReferenceFailed when the reference is random: calls on different seeds differ more than those on one.
 
     `first`, if given, is a result on these inputs, for a check that also sees what changes from call to call.
     """
