@@ -97,6 +97,39 @@ class Zygote:
         return answer
 
 
+class Output:
+    """What a runner prints. A thread reads all of it and keeps the tail."""
+
+    def __init__(self, read_end: int) -> None:
+        os.set_blocking(read_end, False)
+        self._pipe = os.fdopen(read_end, "rb", buffering=0)
+        self._tail = b""
+        self._reading = threading.Lock()
+        threading.Thread(target=self._drain, daemon=True).start()
+
+    def tail(self) -> bytes:
+        """With what lies in the pipe now: a verdict may come before the thread had its turn."""
+        self._read()
+        return self._tail
+
+    def _drain(self) -> None:
+        waiting = select.poll()
+        waiting.register(self._pipe, select.POLLIN)
+        while self._read():
+            waiting.poll()
+        with self._reading:
+            self._pipe.close()
+
+    def _read(self) -> bool:
+        """Read what the pipe holds; False at its end."""
+        with self._reading:
+            if self._pipe.closed:
+                return False
+            data = self._pipe.read(LOG_BYTES)  # as much as a pipe holds: a flood costs one wake-up for each 64 KiB
+            self._tail = (self._tail + (data or b""))[-LOG_BYTES:]
+            return data != b""
+
+
 class Runner:
     """One untrusted process. Every method raises Fault when it dies, hangs, lies or fails."""
 
@@ -104,9 +137,7 @@ class Runner:
         self, zygote: Zygote, pid: int, control: socket.socket, bell: socket.socket, output: int, limits: sandbox.Limits
     ) -> None:
         self._zygote, self._pid, self._control, self._bell, self._limits = zygote, pid, control, bell, limits
-        self._tail = b""
-        self._drain = threading.Thread(target=self._read_output, args=(output,), daemon=True)
-        self._drain.start()
+        self._output = Output(output)
         self.build: Builder | None = None
         self.build_s = 0.0
         self.builds: list[tuple[str, str, list[str], str]] = []
@@ -243,7 +274,7 @@ class Runner:
 
     def log(self) -> str:
         """The tail of what it printed."""
-        return self._tail.decode(errors="replace")
+        return self._output.tail().decode(errors="replace")
 
     def close(self) -> int:
         """End it and everything that it started; returns the exit code."""
@@ -330,11 +361,6 @@ class Runner:
         if code == sandbox.EXIT_SETUP and self._answered:
             code = 1  # the sandbox was up: the candidate chose this number
         return _fault_of_exit(code, self._limits, doing, self.log())
-
-    def _read_output(self, output: int) -> None:
-        with os.fdopen(output, "rb", buffering=0) as pipe:
-            while data := pipe.read(LOG_BYTES):  # as much as a pipe holds: a flood costs one wake-up for each 64 KiB
-                self._tail = (self._tail + data)[-LOG_BYTES:]
 
 
 def _fault_of_exit(code: int, limits: sandbox.Limits, doing: str, log: str) -> Fault:

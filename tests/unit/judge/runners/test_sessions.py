@@ -1,8 +1,10 @@
-"""What the judge does while it waits for a runner's answer."""
+"""What the judge does while it waits for a runner's answer, and what it keeps of the runner's output."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from worker.judge.runners.processes import Processes, RefereeOptions
+from worker.judge.runners.sessions import LOG_BYTES, Output
 from worker.judge.verdict import Fault, Verdict
 
 SLOW = """
@@ -93,3 +96,30 @@ def test_a_runner_gets_the_device_for_its_turns_where_it_may_ask_and_else_is_sus
         assert refused.value.verdict is Verdict.SUSPICIOUS
     finally:
         processes.close()
+
+
+def test_what_was_printed_is_known_before_the_reading_thread_had_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Output, "_drain", lambda _self: None)
+    ours, theirs = os.pipe()
+    output = Output(ours)
+    assert output.tail() == b""
+    os.write(theirs, b"it sees")
+    assert output.tail() == b"it sees"
+    os.write(theirs, b"y" * LOG_BYTES)
+    assert output.tail() == b"y" * LOG_BYTES
+    os.close(theirs)
+    assert output.tail() == b"y" * LOG_BYTES
+    output._pipe.close()  # which is the thread's to do
+
+
+def test_the_tail_of_a_flood_is_kept_and_the_reader_ends_with_it() -> None:
+    before = set(threading.enumerate())
+    ours, theirs = os.pipe()
+    output = Output(ours)
+    (reader,) = set(threading.enumerate()) - before
+    with os.fdopen(theirs, "wb") as pipe:
+        for number in range(300_000):
+            pipe.write(b"%d\n" % number)
+    reader.join(20)
+    assert not reader.is_alive()
+    assert len(output.tail()) == LOG_BYTES and output.tail().endswith(b"299998\n299999\n")
