@@ -86,7 +86,7 @@ class Conversation:
         self.bell.close()
         os.close(self.output)
         self.runner.close()
-        self.runner._drain.join()
+        self.runner._output.reader.join()
 
     def says(self, data: bytes, descriptors: tuple[int, ...] = ()) -> None:
         """What the runner sends, and that it sends no more."""

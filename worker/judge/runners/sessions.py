@@ -105,7 +105,8 @@ class Output:
         self._pipe = os.fdopen(read_end, "rb", buffering=0)
         self._tail = b""
         self._reading = threading.Lock()
-        threading.Thread(target=self._drain, daemon=True).start()
+        self.reader = threading.Thread(target=self._drain, daemon=True)
+        self.reader.start()
 
     def tail(self) -> bytes:
         """With what lies in the pipe now: a verdict may come before the thread had its turn."""
