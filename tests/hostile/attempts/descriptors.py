@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,6 +43,13 @@ _HUGE = b"\xff\xff\xff\xff"
 _JUNK = b"\x00\x00\x00\x04junk"
 
 
+def _target(link: Path) -> str:
+    """Nothing where it has been closed meanwhile, as by a thread that has read a runner's output to its end."""
+    with contextlib.suppress(FileNotFoundError):
+        return str(link.readlink())
+    return ""
+
+
 class JudgesDescriptors:
     """How many descriptors the judge (this process) has open: none more than before."""
 
@@ -51,8 +59,7 @@ class JudgesDescriptors:
 
     def _open(self) -> int:
         """Those of the device that the candidates hand over."""
-        links = list(Path("/proc/self/fd").iterdir())
-        return sum(os.path.lexists(link) and str(link.readlink()) == os.devnull for link in links)
+        return sum(_target(link) == os.devnull for link in list(Path("/proc/self/fd").iterdir()))
 
     def seen(self, _log: str) -> str:
         more = self._open() - self._before
