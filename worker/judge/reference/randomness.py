@@ -29,7 +29,7 @@ _ROUNDS, _CLEARLY = 8, 8.0
 """A draw differs more between two seeds than calls on one seed do, so many times, in each of so many rounds. Few of the
 sums of a small bf16 workload round another way when their atomics come in another order, so that two calls often agree
 by luck: on four H100s the references of scatter_add and embedding_grad_rmsnorm_backward were called random by two
-calls that agreed and a third. Of two results that come equally often, 18 calls go with the seeds once in 2^17 times."""
+calls that agreed and a third. Of two results that come equally often, 19 calls go with the seeds once in 2^18 times."""
 
 
 def refuse_random(
