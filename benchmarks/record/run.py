@@ -9,6 +9,7 @@ import argparse
 import hashlib
 import json
 import os
+import secrets
 import subprocess
 import sys
 import time
@@ -52,7 +53,7 @@ def run(entries: Sequence[Entry], hardware: str, options: argparse.Namespace) ->
     service = serving(home, hardware, options.evaluators, **variables)
     with service as url, ThreadPoolExecutor(jobs_at_once(hardware, options.evaluators)) as threads:
         with Client(url) as client:
-            end_others(client, [_body(entry, hardware, options) for entry in todo])
+            end_others(client, [_body(entry, hardware, options, mark_of(home)) for entry in todo])
         done = list(threads.map(lambda entry: _one(url, home, entry, hardware, options, deadline), todo))
     left = Left(
         f"{entry.problem} {entry.language}: {why}" for entry, why in zip(todo, done, strict=True) if why is not None
@@ -72,7 +73,7 @@ def _one(url: str, home: Path, entry: Entry, hardware: str, options: argparse.Na
     if time.monotonic() > deadline:
         return f"{_TIME_UP} before it began"
     began = time.monotonic()
-    body = _body(entry, hardware, options)
+    body = _body(entry, hardware, options, mark_of(home))
     so_far = options.out / UNFINISHED_JOBS / entry.file
     with Client(url) as client:
 
@@ -112,7 +113,16 @@ def _dump(home: Path, job_id: str, out: Path) -> None:
     subprocess.run(command, env=os.environ | {"KERNELWRIGHT_HOME": str(home)}, check=True, stdout=subprocess.DEVNULL)
 
 
-def _body(entry: Entry, hardware: str, options: argparse.Namespace) -> dict[str, Any]:
+def mark_of(home: Path) -> str:
+    """What the jobs of this record are told by: the service's first start brings certified kernels with the jobs that
+    found them, of which some were asked for the same."""
+    path = home / "record.mark"
+    if not path.exists():
+        path.write_text(secrets.token_hex(8))
+    return path.read_text()
+
+
+def _body(entry: Entry, hardware: str, options: argparse.Namespace, mark: str) -> dict[str, Any]:
     body: dict[str, Any] = {
         "problem": entry.problem,
         "target": {"hardware": hardware, "language": entry.language},
@@ -121,7 +131,7 @@ def _body(entry: Entry, hardware: str, options: argparse.Namespace) -> dict[str,
         "admit": False,  # the tests of the bundled problems have them admitted
         "certify": not options.no_certify,
     }
-    asked = json.dumps([body, [proposal.source for proposal in entry.proposals]], sort_keys=True)
+    asked = json.dumps([mark, body, [proposal.source for proposal in entry.proposals]], sort_keys=True)
     key, value = _MARK.split(":")
     return body | {"labels": {key: value, "asked": hashlib.sha256(asked.encode()).hexdigest()[:16]}}
 

@@ -178,23 +178,24 @@ def expected_bytes(
     """What judging this problem will take of a GPU's memory, at a guess: what is kept (the judge's cases, two arenas
     for the benches, two models of each workload, graphs of the `compiled` baselines), and the most that is alive on the
     way. `only`: these workloads. Raises ReferenceFailed."""
-    total, kept, passing, arena = memory_bytes(device), _CONTEXT_BYTES, 0, 0
+    total, kept, passing, arena, running = memory_bytes(device), _CONTEXT_BYTES, 0, 0, 0
     for workload in problem.workloads(hardware):
         if only is not None and workload.name not in only:
             continue
         found = problem.footprint(workload)
         if found is None:
             return int(_UNKNOWN_SHARE * total), 0
-        given, returned = found.inputs, found.outputs
+        given, returned, truth = found.inputs, found.outputs, 3 * max(found.wide, found.largest)
         if problem.spec.trains(workload):
             given, returned = given + returned, given + returned + found.parameters
+            truth = max(truth, found.saved)
         case = given + _TRUTH_TIMES * returned
         count = _CASES if given <= _LARGE_BYTES[device] else _CASES_LARGE
         held = case if case <= PARKED_BYTES else given + returned
         cases = held * min(count, max(_CASES_LARGE, int(_CASE_SHARE * total / max(1, case))))
         arena = max(arena, _slots(total, given) * given + found.parameters + returned)
-        model = found.parameters + returned + found.largest
-        kept += cases + (2 + _GRAPHS * compiled) * returned + 2 * model
+        running = max(running, returned + found.largest)  # of one workload: runners give it back after each
+        kept += cases + (2 + _GRAPHS * compiled) * returned + 2 * found.parameters
         results = min(int(_RETAIN_SHARE * total), _MAX_RETAINED * returned)
-        passing = max(passing, results, 3 * max(found.wide, found.largest) + case)
-    return int(_RUNNERS_TIMES * (kept + 2 * arena)), int(_RUNNERS_TIMES * passing)
+        passing = max(passing, results, truth + case)
+    return int(_RUNNERS_TIMES * (kept + 2 * arena + 2 * running)), int(_RUNNERS_TIMES * passing)

@@ -279,6 +279,8 @@ class Referee:
                     settings.check_called(trial, called)
                     state.check(trial)
                     shapes.check(trial)
+                    if self._on_gpu:
+                        next(iter(trial.benches.values())).trim()  # the baselines' runner needs room next
         finally:
             evaluation.build_s = runner.build_s
 

@@ -13,7 +13,7 @@ from benchmarks.record.agent import answer
 from benchmarks.record.figures import suite_of
 from benchmarks.record.plan import PROPOSALS, Entry, Proposal, language_of, plan
 from benchmarks.record.results import read_results
-from benchmarks.record.run import _body, earlier_job, end_others, jobs_at_once, machine_failed, panel, untold
+from benchmarks.record.run import _body, earlier_job, end_others, jobs_at_once, machine_failed, mark_of, panel, untold
 from benchmarks.record.tables import NAME, summary, write_tables
 from cli.client import NotFound
 from problems.catalog import bundled
@@ -146,17 +146,24 @@ class Left:
 def test_a_slice_goes_on_with_the_jobs_of_the_one_before_that_were_asked_for_the_same() -> None:
     options = argparse.Namespace(tunes=0, no_certify=False)
     kernels = (Proposal("a", "first"), Proposal("b", "second"))
-    body = _body(Entry("softmax", "triton", kernels), "nvidia-h200", options)
-    assert body == _body(Entry("softmax", "triton", kernels), "nvidia-h200", options)
-    other = _body(Entry("softmax", "triton", kernels[:1]), "nvidia-h200", options)
+    body = _body(Entry("softmax", "triton", kernels), "nvidia-h200", options, "ours")
+    assert body == _body(Entry("softmax", "triton", kernels), "nvidia-h200", options, "ours")
+    other = _body(Entry("softmax", "triton", kernels[:1]), "nvidia-h200", options, "ours")
     left: Any = Left(body["labels"]["asked"])
     assert earlier_job(left, body)["id"] == "job_open"
     assert earlier_job(left, other) is None, "the kernels are not the same"
+    brought = _body(Entry("softmax", "triton", kernels), "nvidia-h200", options, "theirs")
+    assert earlier_job(left, brought) is None, "it came with the certified kernels, from another record"
     assert [kernel.name for kernel in untold(left, "job_open", kernels)] == ["b"]
     end_others(left, [body])
     assert left.cancelled == ["job_other"]
     left.end()
     assert earlier_job(left, body)["id"] == "job_ended", "it ended after its slice did"
+
+
+def test_a_home_keeps_the_mark_of_its_record(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    assert mark_of(tmp_path) == mark_of(tmp_path) != mark_of(tmp_path / "other")
 
 
 def test_a_job_that_the_machine_failed_is_run_again_later() -> None:

@@ -36,6 +36,8 @@ class Footprint:
     """The largest tensor that forward makes on its way."""
     wide: int
     """Inputs, parameters, outputs and the largest tensor again in float64: the judge's truth."""
+    saved: int
+    """All tensors that forward makes, in float64: what the truth of gradients may keep of them until its backward."""
 
     @property
     def needed(self) -> int:
@@ -89,7 +91,7 @@ def _counted(model: torch.nn.Module, inputs: Any) -> Footprint:
     held = [list(_tensors(part)) for part in (inputs, [*model.parameters(), *model.buffers()], outputs)]
     given, parameters, returned = (sum(tensor.nbytes for tensor in part) for part in held)
     wide = sum(_wide(tensor) for part in held for tensor in part) + largest.wide
-    return Footprint(given, parameters, returned, largest.bytes, wide)
+    return Footprint(given, parameters, returned, largest.bytes, wide, largest.all_wide)
 
 
 def memory_bytes(device: str) -> int:
@@ -103,18 +105,20 @@ def memory_bytes(device: str) -> int:
 
 
 class _Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The largest tensor that any operation makes, views aside."""
+    """The largest tensor that any operation makes, and all of them together, views aside."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.bytes = self.wide = 0
+        self.bytes = self.wide = self.all_wide = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
+        given = {_storage(tensor) for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, torch.Tensor)}
         for tensor in _tensors(result):
             if tensor.untyped_storage().nbytes() >= tensor.nbytes:  # an expanded view has less than it shows
                 self.bytes = max(self.bytes, tensor.nbytes)
                 self.wide = max(self.wide, _wide(tensor))
+                self.all_wide += 0 if _storage(tensor) in given else _wide(tensor)
         return result
 
 
@@ -154,6 +158,11 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _tensors(item)
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    """Where its memory is described: the same for its views."""
+    return int(tensor.untyped_storage()._cdata)
 
 
 def _wide(tensor: torch.Tensor) -> int:
