@@ -1,4 +1,4 @@
-"""Large truths wait in the host's memory, and are as strict from there."""
+"""Large truths and eager results wait in the host's memory, and are as strict from there."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def test_a_parked_case_takes_less_of_the_device_and_judges_alike() -> None:
     exact = Truth(instance, problem.spec.precision, resolved(problem, instance))
     case = exact.case("own", problem.example_inputs(instance, "cuda:0", 1))
     apart = case.parked()
-    assert {each.device.type for each in apart.truth} == {"cpu"}
-    assert apart.nbytes == case.nbytes - sum(each.nbytes for each in case.truth)
+    assert {each.device.type for each in (*apart.truth, *apart.eager)} == {"cpu"} and apart.device.type == "cuda"
+    assert apart.nbytes == case.nbytes - sum(each.nbytes for each in (*case.truth, *case.eager))
     wrong = (1.1 * case.eager[0], *case.eager[1:])
     for outputs in (case.eager, wrong):
         assert apart.judge(outputs) == case.judge(outputs)

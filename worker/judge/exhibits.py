@@ -191,7 +191,7 @@ def expected_bytes(
             truth = max(truth, found.saved)
         case = given + _TRUTH_TIMES * returned
         count = _CASES if given <= _LARGE_BYTES[device] else _CASES_LARGE
-        held = case if case <= PARKED_BYTES else given + returned
+        held = case if case <= PARKED_BYTES else given
         cases = held * min(count, max(_CASES_LARGE, int(_CASE_SHARE * total / max(1, case))))
         arena = max(arena, _slots(total, given) * given + found.parameters + returned)
         running = max(running, returned + found.largest)  # of one workload: runners give it back after each

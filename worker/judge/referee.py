@@ -57,9 +57,6 @@ log = structlog.get_logger()
 _AHEAD_SHARE = 0.5
 """Of what judging takes of a GPU's memory: what compiling the baselines takes, on one set of inputs, not 4 to 15. One
 judge and its three runners held 32 GB of an H100 for it, of 52 that judging was to take."""
-_WHOLE_SHARE = 0.9
-"""What is expected to take so much of a GPU has it to itself: those of which less is promised are seldom at their
-largest together, but two judges of such problems had 58 and 52 GiB of an H100's 79, beside small ones, and no more."""
 _SIDE_BY_SIDE_BYTES = 6 << 30
 """Of a GPU, for the runners of six system checks at a time and what compute-sanitizer watches of them."""
 _MACHINE = ("device", "cpu", "cores", "torch", "triton")
@@ -484,7 +481,8 @@ class Referee:
             kept, passing = expected_bytes(problem, hardware, self.device, compiled=compiled)
             self._shortfall = Shortfall(self._kept(problem.outline.source_hash, ".room"))
             device, times = memory_bytes(self.device), share * self._shortfall.times
-            whole = share * kept >= _WHOLE_SHARE * device
+            # Two judges of such problems had 58 and 52 GiB of an H100's 79, beside small ones, and no more.
+            whole = share * (kept + passing) >= device
             promised = self._room.all if whole else min(int(times * kept), device)
             self._room.take(promised, int(times * passing), finalist=finalist)
 

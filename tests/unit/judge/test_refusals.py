@@ -150,6 +150,15 @@ class TestSize:
         assert (found.inputs, found.parameters, found.outputs) == (96, 48, 96)
         assert found.needed > 3 * 96
 
+    def test_what_autograd_may_keep_is_all_that_is_made_but_no_views(self) -> None:
+        class Model(torch.nn.Module):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return (x * 2).exp_().view(-1).sum() + x.T.sum()
+
+        found = footprint.estimate(lambda name: [torch.empty(4, 6)] if name == "get_inputs" else [], Model)
+        assert found is not None
+        assert found.saved == 8 * (24 + 1 + 1 + 1), "a product, two sums and their sum, in float64"
+
     def test_a_reference_that_reads_many_values_is_not_estimated_and_still_runs(self) -> None:
         given = problem("return x * float(x.sum())", "return [torch.rand(1 << 16, 8)]")
         assert given.footprint(given.workloads("cpu")[0]) is None

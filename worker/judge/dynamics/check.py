@@ -41,7 +41,8 @@ def seat_of(exhibits: Exhibits) -> Seat:
             continue
         case = exhibit.cases[0]
         try:
-            return find_seat(declared.kind if declared else None, exhibit.instance, case.inputs, case.eager)
+            outputs = tuple(map(case.honest, range(len(case.eager))))
+            return find_seat(declared.kind if declared else None, exhibit.instance, case.inputs, outputs)
         except NoSeat as missing:
             reason = str(missing)
     raise NoSeat(reason)

@@ -26,7 +26,7 @@ import torch
 
 from problems.catalog import Precision
 from worker.judge.numerics.hot_rows import accumulation_fault, hot_row_slices
-from worker.judge.numerics.slices import elements, errors, sized, slices
+from worker.judge.numerics.slices import elements, errors, parts_of, sized, slices
 
 _FP32_ULP = 2.0**-24
 _ACCEPT_FLOOR = {
@@ -289,8 +289,11 @@ def forgiven(output: torch.Tensor, truth: torch.Tensor, eager: torch.Tensor) -> 
     """`output` with the truth wherever it may be NaN or infinite: where eager is, although the truth is not. It may be
     zero there too: so flash attention calls a row whose only score is -inf, which is NaN in eager, and a value by rule
     (a softmax of one number is 1 whatever the number)."""
-    free = torch.isfinite(truth) & ~torch.isfinite(eager) & (~torch.isfinite(output) | (output == 0))
-    return _instead(output, free, truth)
+    free = [
+        torch.isfinite(exact) & ~torch.isfinite(honest) & (~torch.isfinite(result) | (result == 0))
+        for result, exact, honest in parts_of(output, truth, eager)
+    ]
+    return _instead(output, torch.cat(free).reshape(output.shape), truth) if free else output
 
 
 def _instead(output: torch.Tensor, places: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -313,7 +316,10 @@ def representable(truth: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     most = torch.finfo(dtype).max
     if not truth.numel() or all(abs(float(end)) <= most for end in torch.aminmax(truth)):  # NaN is not
         return truth
-    return torch.where(torch.isinf(truth), truth, truth.clamp(-most, most))
+    held = torch.empty_like(truth, memory_format=torch.contiguous_format)
+    for part, exact in parts_of(held, truth):
+        part.copy_(torch.where(torch.isinf(exact), exact, exact.clamp(-most, most)))
+    return held
 
 
 def _may_overflow(truth: torch.Tensor, limit: Tolerance, dtype: torch.dtype) -> torch.Tensor:
@@ -329,7 +335,8 @@ def _may_overflow(truth: torch.Tensor, limit: Tolerance, dtype: torch.dtype) -> 
         rows.abs() + _element_bound(rows, scale, limit, dtype).clamp_(max=_NEAR_OVERFLOW * most) >= most
         for rows, scale in sized(held)
     ]
-    return torch.isfinite(truth) & torch.cat(near).reshape(truth.shape)
+    finite = [torch.isfinite(exact) for (exact,) in parts_of(truth)]
+    return torch.cat(finite).logical_and_(torch.cat(near).reshape(-1)).reshape(truth.shape)
 
 
 def _far_from(most: float, held: torch.Tensor, limit: Tolerance, dtype: torch.dtype) -> bool:
@@ -358,28 +365,40 @@ def _compare_special(
     """Why the non-finite positions are wrong, or nothing. Where eager and truth disagree, either is right, and nothing
     else; so is either where the result `may_overflow`. Where it is `unsure`, or eager alone is not finite, an infinity
     has either sign and is as good as NaN."""
+    sides = (output, truth, eager, may_overflow, *([] if unsure is None else [unsure]))
+    counts = [_wrong_specials(*parts) for parts in parts_of(*sides)]
+    found = torch.stack(counts).sum(0).tolist() if counts else 6 * [0]
+    nans, nans_made, infinities, infinities_made, numbers, signs = found
+    for name, wrong, extra in (("NaN", nans, nans_made), ("infinity", infinities, infinities_made)):
+        if wrong:
+            return f"{name} at {wrong} places where it is wrong ({extra} too many, {wrong - extra} missing)"
+    if numbers:
+        return f"a number at {numbers} places where there is none"
+    return "an infinity has the wrong sign" if signs else ""
+
+
+def _wrong_specials(
+    output: torch.Tensor,
+    truth: torch.Tensor,
+    eager: torch.Tensor,
+    may_overflow: torch.Tensor,
+    unsure: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """How many places are wrong, int64 [6]: NaN, and where it is too much; infinity, likewise; a number; a sign."""
     garbled = torch.isfinite(truth) & ~torch.isfinite(eager)
     either = garbled if unsure is None else garbled | (unsure & ~torch.isfinite(truth) & ~torch.isfinite(output))
-    for name, found in (("NaN", torch.isnan), ("infinity", torch.isinf)):
+    counts = []
+    for found, may_be in ((torch.isnan, either), (torch.isinf, either | may_overflow)):
         mine, by_truth, by_eager = found(output), found(truth), found(eager)
-        certain = (by_truth == by_eager) & ~either
-        if name == "infinity":
-            certain &= ~may_overflow
-        wrong = (mine != by_truth) & certain
-        if bool(wrong.any()):
-            count, extra = int(wrong.sum()), int((wrong & mine).sum())
-            return f"{name} at {count} places where it is wrong ({extra} too many, {count - extra} missing)"
+        wrong = (mine != by_truth) & (by_truth == by_eager) & ~may_be
+        counts += [wrong.sum(), (wrong & mine).sum()]
     made_up = torch.isfinite(output) & ~torch.isfinite(truth) & ~torch.isfinite(eager) & ~may_overflow
-    if bool(made_up.any()):
-        return f"a number at {int(made_up.sum())} places where there is none"
-    infinite = torch.isinf(output) & (torch.isinf(truth) | may_overflow)
-    if not bool(infinite.any()):
-        return ""
-    signs = infinite & (torch.sign(output) != torch.sign(truth).to(output.dtype))
+    signs = torch.isinf(output) & (torch.isinf(truth) | may_overflow)
+    signs &= torch.sign(output) != torch.sign(truth).to(output.dtype)
     signs &= ~(torch.isinf(eager) & (torch.sign(output) == torch.sign(eager).to(output.dtype)))
     if unsure is not None:
         signs &= ~unsure
-    return "an infinity has the wrong sign" if bool(signs.any()) else ""
+    return torch.stack([*counts, made_up.sum(), signs.sum()])
 
 
 def element_error(output: torch.Tensor, truth: torch.Tensor, dtype: torch.dtype) -> float:

@@ -29,6 +29,12 @@ def pieces(output: torch.Tensor, truth: torch.Tensor) -> Iterator[tuple[torch.Te
     yield from zip(*(torch.split(side.reshape(-1, last), step) for side in (output, truth)), strict=True)
 
 
+def parts_of(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Tensors of one shape as numbers in a row, some at a time; none of empty ones."""
+    if tensors[0].numel():
+        yield from zip(*(torch.split(tensor.reshape(-1), _PIECE) for tensor in tensors), strict=True)
+
+
 def errors(output: torch.Tensor, truth: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """(error, truth) in fp64, 0 where the truth is not finite; both are nobody else's."""
     finite = torch.isfinite(truth)

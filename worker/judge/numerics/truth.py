@@ -49,8 +49,9 @@ enough that an exponential of it, times a mask's zero, is zero and not NaN."""
 _FEWEST = 2
 """Cases that are made whatever memory they take."""
 PARKED_BYTES = 256 << 20
-"""Larger cases keep their truth, four times a 16-bit output, in the host's memory and pay a second for each look at it:
-40 of the 115 GB that the judge of the triangle update's seven shapes held on an H200 were truths."""
+"""Larger cases keep their truth, four times a 16-bit output, and eager's result in the host's memory, and pay a second
+for each look at them. Of 115 GB that the judge of the triangle update's seven shapes held on an H200 40 were truths;
+with those parked, 11 of an H100's 79 GiB were results of eager."""
 _COMPUTED_IN_FP32 = frozenset({torch.float32, torch.float16, torch.bfloat16})
 """Types whose honest kernels compute in float32. What cancels there is as far off in 16 bits: two tokens' gradients of
 one row, 1,000 times as large as other rows, left 3 % of a row's size where eager left nothing, by luck (measured)."""
@@ -70,6 +71,7 @@ class Case:
     """fp64 results on the already rounded inputs and parameters, so that both sides see the same bits. In the host's
     memory after `parked`: see `exact`."""
     eager: tuple[torch.Tensor, ...]
+    """In the host's memory after `parked`: see `honest`."""
     tolerances: tuple[Tolerance, ...]
     names: tuple[str, ...]
     """What each output is called in reports: `output0`, or `grad:weight` for a gradient."""
@@ -79,12 +81,19 @@ class Case:
     """For each input: whether the reference itself writes into it, so that a candidate may too."""
     unsure: tuple[torch.Tensor | None, ...] = ()
     """For each output of the special family: where an infinity may have either sign, or be NaN, or NaN an infinity."""
+    parked_from: torch.device | None = None
+    """The device that it is for, where results wait in the host's memory."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is judged."""
+        return self.parked_from or self.eager[0].device
 
     @property
     def nbytes(self) -> int:
         """Bytes of what is kept of it in the memory of the device that it is for."""
         kept = [*tensors_of(self.inputs), *self.truth, *self.eager]
-        return sum(tensor.nbytes for tensor in kept if tensor.device == self.eager[0].device)
+        return sum(tensor.nbytes for tensor in kept if tensor.device == self.device)
 
     @property
     def finite(self) -> bool:
@@ -93,18 +102,24 @@ class Case:
 
     def judge(self, outputs: tuple[torch.Tensor, ...]) -> list[Comparison]:
         """Compare every output with its truth."""
-        unsure = self.unsure or (None,) * len(self.truth)
-        truth = map(self.exact, range(len(self.truth)))  # one at a time on the device
-        sides = zip(outputs, truth, self.eager, self.tolerances, self.hits, unsure, strict=True)
+        unsure, places = self.unsure or (None,) * len(self.truth), range(len(self.truth))
+        truth, eager = map(self.exact, places), map(self.honest, places)  # one at a time on the device
+        sides = zip(outputs, truth, eager, self.tolerances, self.hits, unsure, strict=True)
         return [compare(*side) for side in sides]
 
     def exact(self, index: int) -> torch.Tensor:
-        """One output's truth, where eager's result is."""
-        return self.truth[index].to(self.eager[index].device)
+        """One output's truth, where it is judged."""
+        return self.truth[index].to(self.device)
+
+    def honest(self, index: int) -> torch.Tensor:
+        """One output as eager computes it, likewise."""
+        return self.eager[index].to(self.device)
 
     def parked(self) -> Case:
-        """The same with its truth in the host's memory, from where a comparison takes one output's at a time."""
-        return replace(self, truth=tuple(map(parked, self.truth)))
+        """The same with truth and eager's results in the host's memory, from where a comparison takes one output's at a
+        time."""
+        apart = (tuple(map(parked, results)) for results in (self.truth, self.eager))
+        return replace(self, truth=next(apart), eager=next(apart), parked_from=self.device)
 
 
 class Truth:
@@ -409,7 +424,8 @@ def prepare_cases(
     if not any(case.finite for case in cases):
         cases = [truth.case(families.OWN, problem.example_inputs(instance, device, seed + step)) for step in range(2)]
     with unmoved(instance.model):
-        refuse_random(problem, instance, cases[0].inputs, cases[0].eager)
+        first = cases[0]
+        refuse_random(problem, instance, first.inputs, tuple(map(first.honest, range(len(first.eager)))))
     return _relaxed(cases)
 
 

@@ -47,7 +47,7 @@ class Work:
 def least_work(exhibit: Exhibit) -> Work:
     """What a call of this workload must do, on its first case."""
     outputs = exhibit.output_bytes
-    limit = _PROBE_LIMIT_BYTES[exhibit.cases[0].eager[0].device.type]
+    limit = _PROBE_LIMIT_BYTES[exhibit.cases[0].device.type]
     if exhibit.input_bytes > limit:
         return Work(outputs, 0, 0, f"inputs over {limit >> 20} MiB are not probed for what depends on them")
     try:

@@ -40,6 +40,29 @@ def test_numbers_near_the_end_of_fp16_may_be_infinite_in_any_piece(monkeypatch: 
     assert not compare(output, truth, truth.half(), LIMIT).passed
 
 
+@pytest.mark.parametrize(
+    ("place", "is_now", "reason"),
+    [
+        (3000, "nan", "NaN at 1 places where it is wrong (1 too many, 0 missing)"),
+        (2001, "1.0", "infinity at 1 places where it is wrong (0 too many, 1 missing)"),
+        (2001, "-inf", "an infinity has the wrong sign"),
+        (7, "2.0", "NaN at 1 places where it is wrong (0 too many, 1 missing)"),
+        (7, "nan", ""),
+    ],
+)
+def test_special_values_are_wrong_in_any_piece(
+    monkeypatch: pytest.MonkeyPatch, place: int, is_now: str, reason: str
+) -> None:
+    truth = torch.linspace(1, 2, 4096, dtype=torch.float64)
+    truth[7], truth[2001] = torch.nan, torch.inf
+    output = truth.half()
+    output[place] = float(is_now)
+    for piece in (slices._PIECE, 1000):
+        monkeypatch.setattr(slices, "_PIECE", piece)
+        assert compare(output, truth, truth.half(), LIMIT).reason == reason
+    assert compare(output[:0], truth[:0], truth[:0].half(), LIMIT).passed
+
+
 def _all_of(output: torch.Tensor, truth: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
     kinds = slices.slices(output, truth)
     found = [(f"{name}, {side}", value) for name, *sides in kinds for side, value in zip("ey", sides, strict=True)]
