@@ -29,3 +29,10 @@ def test_errors_are_counted_in_the_tools_own_summary() -> None:
     hazards = "========= RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)"
     assert sanitizers._errors([hazards]) == 1
     assert sanitizers._errors(["nothing"]) is None
+
+
+def test_a_process_that_failed_is_told_by_its_exception_and_not_by_the_advice_after_it() -> None:
+    advice = "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n" * 20
+    printed = f"Traceback (most recent call last):\n  File\ntorch.AcceleratorError: CUDA error: out of memory\n{advice}"
+    assert sanitizers._cause(printed).startswith("torch.AcceleratorError: CUDA error: out of memory")
+    assert sanitizers._cause("no exception" * 100) == ("no exception" * 100)[-300:]

@@ -29,6 +29,7 @@ _FOUND, _CANNOT = 86, (Verdict.LAUNCH_ERROR, Verdict.BUILD_ERROR, Verdict.TIMEOU
 _SUMMARY = re.compile(r"(?:ERROR SUMMARY: (\d+) error)|(?:RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) error)")
 _HEADLINE, _ASAN = re.compile(r"^========= (?!COMPUTE-SANITIZER|ERROR|RACECHECK)\S"), re.compile("AddressSanitizer")
 """compute-sanitizer indents what belongs to a finding: frames, threads, allocations."""
+_EXCEPTION = re.compile(r"^[\w.]*(?:Error|Exception|Exit|Interrupt)\b", re.MULTILINE)
 _ON_A_CPU = {
     "memcheck": "compute-sanitizer watches a GPU; on a CPU AddressSanitizer does this",
     "initcheck": "compute-sanitizer watches a GPU; on a CPU fresh memory was full of NaN in every verified call",
@@ -133,13 +134,19 @@ def _checked(answer: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _cause(report: str) -> str:
+    """The last exception in what a process printed, and what follows it: CUDA's errors end in 300 characters of advice."""
+    exceptions = [found.start() for found in _EXCEPTION.finditer(report)]
+    return report[exceptions[-1] :][:300] if exceptions else report[-300:]
+
+
 def _judge(trial: Trial, name: str, answer: dict[str, Any]) -> None:
     """No finding: the values that came out must be right too, and the process must have ended well."""
     if answer["code"] != 0:
-        reserve(trial, name, f"the watched process ended with code {answer['code']}: {answer['report'][-300:]}")
+        reserve(trial, name, f"the watched process ended with code {answer['code']}: {_cause(answer['report'])}")
         return
     if not answer["saved"]:
-        reserve(trial, name, f"the watched process left no results: {answer['report'][-300:]}")
+        reserve(trial, name, f"the watched process left no results: {_cause(answer['report'])}")
         return
     bench = bench_of(trial)
     figures = judge_outputs(trial, name, bench.cases[0], bench.read())
