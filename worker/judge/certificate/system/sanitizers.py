@@ -135,7 +135,7 @@ def _checked(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cause(report: str) -> str:
-    """The last exception in what a process printed, and what follows it: CUDA's errors end in 300 characters of advice."""
+    """The last exception in what a process printed, and what follows: CUDA's errors end in 300 characters of advice."""
     exceptions = [found.start() for found in _EXCEPTION.finditer(report)]
     return report[exceptions[-1] :][:300] if exceptions else report[-300:]
 
