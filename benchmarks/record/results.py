@@ -217,7 +217,7 @@ def _stated(certificate: Mapping[str, Any] | None) -> Stated | None:
 
 def _bound(document: Document) -> str:
     """Which ceiling is the nearer for most workloads, by the certificate's roofline; else the profile's word."""
-    bounds = [point["bound"] for point in roofs(document)]
+    bounds = [point["bound"] for point in _points(document)]
     profile = document["best"]["report"].get("profile") or {}
     return statistics.mode(bounds) if bounds else str(profile.get("bound", ""))
 
@@ -230,10 +230,14 @@ def roofs(document: Document) -> Sequence[dict[str, Any]]:
     """The workloads on the certificate's roofline, which counts inputs, parameters and outputs once each. What a report
     calls the speed of light counts only bytes that provably move: a gradient that cannot be probed proves none.
 
-    Without those that multiply faster than the device could: until 26 November 2026 the ceiling was that of the widest
-    output, a loss in float32 for products in bf16."""
-    points = ((document.get("certificate") or {}).get("roofline") or {}).get("points", ())
-    return [each for each in points if each["bound"] != "compute" or each["sol_fraction"] <= _SKIPPED_HALF]
+    Without those that multiply more than twice as fast as their ceiling: until 26 November 2026 that was the peak of
+    the widest output, a loss in float32 for products in bf16."""
+    return [each for each in _points(document) if each["bound"] != "compute" or each["sol_fraction"] <= _SKIPPED_HALF]
+
+
+def _points(document: Document) -> Sequence[dict[str, Any]]:
+    points: Sequence[dict[str, Any]] = ((document.get("certificate") or {}).get("roofline") or {}).get("points", ())
+    return points
 
 
 def _device(environment: Mapping[str, Any]) -> str:

@@ -355,14 +355,12 @@ class Baselines:
                 for number in reversed(range(min(_WARM_CASES, len(bench.cases)))):
                     bench.write(0, number)
                     outputs = bench.run(mode.name, 0, _COMPILE_LIMIT_S)
+                self._trim(bench)
                 wrong = [found.reason for found in bench.cases[0].judge(outputs) if not found.passed]
+                del outputs
+                self._trim(bench)
                 if wrong and not mode.tf32:  # it stays one, since a user could call it, but it is worth knowing about
                     self.missing[mode.name] = wrong[0]
-                if self._exhibits.device != "cpu":
-                    # Free blocks of comparisons and of the largest workload filled 71 of an H100's 79 GiB beside a
-                    # runner of 7.5 that found none: neither process can take what the other only keeps.
-                    bench.trim()
-                    torch.cuda.empty_cache()
         except Fault as fault:
             self.missing[mode.name] = fault.reason
             log.warning("baseline.failed", baseline=mode.name, reason=fault.reason)
@@ -374,6 +372,16 @@ class Baselines:
                 self._places.pop(mode.name).close()
             return False
         return True
+
+    def _trim(self, bench: Workbench) -> None:
+        """Have both processes give back what they only keep: neither can take it from the other. Free blocks of
+        comparisons filled 71 of an H100's 79 GiB beside a runner of 7.5 that found none."""
+        if self._exhibits.device != "cpu":
+            with contextlib.suppress(
+                Fault
+            ):  # no baseline's fault: whoever asks the runner next is told that it is lost
+                bench.trim()
+            torch.cuda.empty_cache()
 
     def _learn_of(self, mode: Mode, fault: Fault) -> None:
         """Of a baseline that could not be made."""

@@ -481,7 +481,8 @@ class Referee:
             kept, passing = expected_bytes(problem, hardware, self.device, compiled=compiled)
             self._shortfall = Shortfall(self._kept(problem.outline.source_hash, ".room"))
             device, times = memory_bytes(self.device), share * self._shortfall.times
-            # Two judges of such problems had 58 and 52 GiB of an H100's 79, beside small ones, and no more.
+            # Of problems that need all of a device two judges had 58 and 52 of an H100's 79 GiB, beside small ones of
+            # others, and found no more.
             whole = share * (kept + passing) >= device
             promised = self._room.all if whole else min(int(times * kept), device)
             self._room.take(promised, int(times * passing), finalist=finalist)

@@ -30,7 +30,9 @@ _SHARE = 1.5
 """Of the device's memory that may be promised. Judges of 48 problems held 0.4 to 1.2 times what they had said (measured
 on an H200), but four to six at a time 0.3 to 0.75 times the sum of it: they are seldom at their largest together. With
 1.25 twelve judges of four H100s waited for room for a third of their time, while 40 of 79 GiB were in use (58 or less
-for nine seconds of ten), and truths took twice what they take now. Who finds a device full is judged again."""
+for nine seconds of ten), and truths took twice what they take now. Who finds a device full is judged again.
+What they say has been less since (eager's results of large cases are parked, and what runners give back counts once
+and not for each workload): nobody has measured that yet."""
 _PASSING_AT_ONCE = 2
 _MORE_TIMES, _LESS_TIMES, _MOST_TIMES = 1.4, 0.9, 2.0
 """What a problem for which it was too little asks for the next time, and after it was enough."""

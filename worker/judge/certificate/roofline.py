@@ -8,37 +8,54 @@ is one too; a working set that stays in a cache can exceed 1 of the memory ceili
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from statistics import mode
+from typing import NamedTuple
 
 import torch
 
 from worker.judge.certificate.document import Roofline, RoofPoint
 from worker.judge.exhibits import Exhibit
+from worker.judge.physics.ceilings import Ceilings
+from worker.judge.physics.floor import computed_in
 from worker.judge.physics.operations import OperationCounter
 from worker.judge.reference.problem import call_reference
 from worker.judge.report import Evaluation
 
 _PROBE_BYTES = {"cpu": 128 << 20, "cuda": 1 << 30}
-_PROBE_SIZE = {"cpu": 1024, "cuda": 8192}
 _REPEATS = 6
 
 
 def roofline(workloads: list[Exhibit], evaluation: Evaluation, device: str) -> Roofline | None:
     """None when nothing was timed. Takes about a second: hold the device alone."""
-    timed = {row.name: row.latency_us for row in evaluation.workloads}
+    latency_us = {row.name: row.latency_us for row in evaluation.workloads}
+    timed = [exhibit for exhibit in workloads if exhibit.name in latency_us]
     if not timed:
         return None
-    counted = {exhibit.name: operations_of(exhibit) for exhibit in workloads if exhibit.name in timed}
-    dtype = min(_widest(workloads[0]), multiplied(counted.values()), key=lambda each: each.itemsize)
-    bytes_per_s, flops_per_s = copy_bytes_per_s(device), matmul_flops_per_s(device, dtype)
-    points = [
-        _point(exhibit, counted[exhibit.name].total(), timed[exhibit.name], bytes_per_s, flops_per_s)
-        for exhibit in workloads
-        if exhibit.name in timed
-    ]
-    note = "" if device != "cpu" else "Caches can hold a whole workload: more than 1 is real there."
-    return Roofline(bytes_per_s, flops_per_s, str(dtype).removeprefix("torch."), tuple(points), note)
+    ceilings, bytes_per_s = Ceilings(device), copy_bytes_per_s(device)
+    peaks = {exhibit.name: _peak(exhibit, ceilings) for exhibit in timed}
+    points = tuple(
+        _point(exhibit, latency_us[exhibit.name], bytes_per_s, peaks[exhibit.name].flops_per_s) for exhibit in timed
+    )
+    drawn = mode(peaks.values())
+    notes = ["Caches can hold a whole workload: more than 1 is real there."] * (device == "cpu")
+    notes += ["Each workload is held against the peak of its own type."] * (len(set(peaks.values())) > 1)
+    return Roofline(bytes_per_s, drawn.flops_per_s, drawn.precision, points, " ".join(notes))
+
+
+class _Peak(NamedTuple):
+    """What products of a workload's type reach on this device."""
+
+    precision: str
+    flops_per_s: float
+
+
+def _peak(exhibit: Exhibit, ceilings: Ceilings) -> _Peak:
+    """Of the type that the problem's policy lets products take, and not of its outputs': a loss in float32 of products
+    in bf16 was held against an H100's 51 TFLOP/s, and its kernel at 9 times the speed of light."""
+    dtype = computed_in(exhibit)
+    found = ceilings.flops_per_s(dtype, tf32=exhibit.truth.precision.tf32)
+    return _Peak(str(dtype).removeprefix("torch."), found)
 
 
 def copy_bytes_per_s(device: str) -> float:
@@ -49,50 +66,26 @@ def copy_bytes_per_s(device: str) -> float:
     return 2 * nbytes / _best_s(lambda: target.copy_(source), device)
 
 
-def matmul_flops_per_s(device: str, dtype: torch.dtype) -> float:
-    """Best of six square products. Random and not zeros: a GPU multiplies zeros some 13 % faster, for want of heat."""
-    size = _PROBE_SIZE[torch.device(device).type]
-    left, right = (torch.randn(size, size, device=device).to(dtype) for _side in range(2))
-    out = torch.empty_like(left)
-    return float(2.0 * size**3 / _best_s(lambda: torch.mm(left, right, out=out), device))
-
-
 def bytes_of(exhibit: Exhibit) -> int:
     """Bytes of inputs, parameters, buffers and outputs, once each."""
     state = sum(int(tensor.nbytes) for tensor in exhibit.instance.model.state_dict().values())
     return exhibit.input_bytes + exhibit.output_bytes + state
 
 
-def operations_of(exhibit: Exhibit) -> Counter[torch.dtype]:
-    """Operations of the matrix products in one call of the reference, by what they multiply."""
+def flops_of(exhibit: Exhibit) -> int:
+    """Operations of the matrix products in one call of the reference; at least one per output element."""
     with OperationCounter() as counter:
         inputs = tuple(value.clone() if isinstance(value, torch.Tensor) else value for value in exhibit.instance.like)
         call_reference(exhibit.instance.call, inputs)
-    found: Counter[torch.dtype] = counter.by_type
-    return found
+    return max(int(counter.total), sum(output.numel() for output in exhibit.cases[0].eager))
 
 
-def multiplied(counted: Iterable[Counter[torch.dtype]]) -> torch.dtype:
-    """The float type of which most is multiplied; float64 where none is. An output may be wider, and a reference may
-    widen what it multiplies: a loss in float32 of products in bf16 was held against an H100's 51 TFLOP/s, and its
-    kernel at 9 times the speed of light."""
-    together: Counter[torch.dtype] = sum(counted, Counter())
-    usual = (torch.float16, torch.bfloat16, torch.float32)  # torch.mm takes no 8-bit floats
-    return max((each for each in usual if together[each]), key=together.__getitem__, default=torch.float64)
-
-
-def _point(exhibit: Exhibit, products: int, latency_us: float, bytes_per_s: float, flops_per_s: float) -> RoofPoint:
-    moved = bytes_of(exhibit)
-    flops = max(products, sum(output.numel() for output in exhibit.cases[0].eager))
+def _point(exhibit: Exhibit, latency_us: float, bytes_per_s: float, flops_per_s: float) -> RoofPoint:
+    moved, flops = bytes_of(exhibit), flops_of(exhibit)
     memory_us, compute_us = moved / bytes_per_s * 1e6, flops / flops_per_s * 1e6
     floor_us = max(memory_us, compute_us)
     bound = "memory" if memory_us >= compute_us else "compute"
     return RoofPoint(exhibit.name, float(moved), float(flops), latency_us, floor_us, floor_us / latency_us, bound)
-
-
-def _widest(exhibit: Exhibit) -> torch.dtype:
-    floating = [value.dtype for value in exhibit.cases[0].eager if value.is_floating_point()]
-    return max(floating, key=lambda dtype: dtype.itemsize, default=torch.float32)
 
 
 def _best_s(call: Callable[[], object], device: str) -> float:

@@ -81,13 +81,13 @@ class Case:
     """For each input: whether the reference itself writes into it, so that a candidate may too."""
     unsure: tuple[torch.Tensor | None, ...] = ()
     """For each output of the special family: where an infinity may have either sign, or be NaN, or NaN an infinity."""
-    parked_from: torch.device | None = None
-    """The device that it is for, where results wait in the host's memory."""
+    parked_from: tuple[torch.device, ...] = ()
+    """The device of each output, where they wait in the host's memory."""
 
     @property
     def device(self) -> torch.device:
         """Where it is judged."""
-        return self.parked_from or self.eager[0].device
+        return self._device_of(0)
 
     @property
     def nbytes(self) -> int:
@@ -102,24 +102,33 @@ class Case:
 
     def judge(self, outputs: tuple[torch.Tensor, ...]) -> list[Comparison]:
         """Compare every output with its truth."""
-        unsure, places = self.unsure or (None,) * len(self.truth), range(len(self.truth))
-        truth, eager = map(self.exact, places), map(self.honest, places)  # one at a time on the device
-        sides = zip(outputs, truth, eager, self.tolerances, self.hits, unsure, strict=True)
-        return [compare(*side) for side in sides]
+        places = range(len(self.truth))
+        return [self._compared(index, output) for index, output in zip(places, outputs, strict=True)]
+
+    def _compared(self, index: int, output: torch.Tensor) -> Comparison:
+        """One output with its truth: on a device no other's is there meanwhile."""
+        unsure = self.unsure[index] if self.unsure else None
+        exact, honest = self.exact(index), self.honest(index)
+        return compare(output, exact, honest, self.tolerances[index], self.hits[index], unsure)
 
     def exact(self, index: int) -> torch.Tensor:
         """One output's truth, where it is judged."""
-        return self.truth[index].to(self.device)
+        return self.truth[index].to(self._device_of(index))
 
     def honest(self, index: int) -> torch.Tensor:
         """One output as eager computes it, likewise."""
-        return self.eager[index].to(self.device)
+        return self.eager[index].to(self._device_of(index))
 
     def parked(self) -> Case:
         """The same with truth and eager's results in the host's memory, from where a comparison takes one output's at a
         time."""
-        apart = (tuple(map(parked, results)) for results in (self.truth, self.eager))
-        return replace(self, truth=next(apart), eager=next(apart), parked_from=self.device)
+        devices = tuple(map(self._device_of, range(len(self.eager))))
+        return replace(
+            self, truth=tuple(map(parked, self.truth)), eager=tuple(map(parked, self.eager)), parked_from=devices
+        )
+
+    def _device_of(self, index: int) -> torch.device:
+        return self.parked_from[index] if self.parked_from else self.eager[index].device
 
 
 class Truth:

@@ -7,13 +7,11 @@ that no problem whose backward counts could be certified.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 
@@ -24,13 +22,7 @@ class OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.by_type: Counter[torch.dtype] = Counter()
-        """Operations by the type of what is multiplied."""
-
-    @property
-    def total(self) -> int:
-        """All operations."""
-        return self.by_type.total()
+        self.total: int = 0
 
     def __torch_dispatch__(
         self,
@@ -49,7 +41,5 @@ class OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if made is not NotImplemented:
                 return made
         result = func(*args, **given)
-        if count is not None:
-            operand = next(each for each in tree_leaves((args, given)) if isinstance(each, torch.Tensor))
-            self.by_type[operand.dtype] += int(count(*args, **given, out_val=result))
+        self.total += 0 if count is None else int(count(*args, **given, out_val=result))
         return result

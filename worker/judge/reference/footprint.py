@@ -85,13 +85,13 @@ def without_values(
 
 
 def _counted(model: torch.nn.Module, inputs: Any) -> Footprint:
-    largest = _Largest()
-    with largest:
+    made = _Made()
+    with made:
         outputs = model(*inputs)
     held = [list(_tensors(part)) for part in (inputs, [*model.parameters(), *model.buffers()], outputs)]
     given, parameters, returned = (sum(tensor.nbytes for tensor in part) for part in held)
-    wide = sum(_wide(tensor) for part in held for tensor in part) + largest.wide
-    return Footprint(given, parameters, returned, largest.bytes, wide, largest.all_wide)
+    wide = sum(_wide(tensor) for part in held for tensor in part) + made.wide
+    return Footprint(given, parameters, returned, made.bytes, wide, made.all_wide)
 
 
 def memory_bytes(device: str) -> int:
@@ -104,7 +104,7 @@ def memory_bytes(device: str) -> int:
     return min(machine, int(text)) if text.isdigit() else machine
 
 
-class _Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Made(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The largest tensor that any operation makes, and all of them together, views aside."""
 
     def __init__(self) -> None:

@@ -29,7 +29,8 @@ _FOUND, _CANNOT = 86, (Verdict.LAUNCH_ERROR, Verdict.BUILD_ERROR, Verdict.TIMEOU
 _SUMMARY = re.compile(r"(?:ERROR SUMMARY: (\d+) error)|(?:RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) error)")
 _HEADLINE, _ASAN = re.compile(r"^========= (?!COMPUTE-SANITIZER|ERROR|RACECHECK)\S"), re.compile("AddressSanitizer")
 """compute-sanitizer indents what belongs to a finding: frames, threads, allocations."""
-_EXCEPTION = re.compile(r"^[\w.]*(?:Error|Exception|Exit|Interrupt)\b", re.MULTILINE)
+_EXCEPTION = re.compile(r"^[\w.]*(?:Error|Exception|Exit|Interrupt)(?::|$)", re.MULTILINE)
+_AFTERWARDS = re.compile(r"^Exception ignored in", re.MULTILINE)
 _ON_A_CPU = {
     "memcheck": "compute-sanitizer watches a GPU; on a CPU AddressSanitizer does this",
     "initcheck": "compute-sanitizer watches a GPU; on a CPU fresh memory was full of NaN in every verified call",
@@ -136,6 +137,7 @@ def _checked(answer: dict[str, Any]) -> dict[str, Any]:
 
 def _cause(report: str) -> str:
     """The last exception in what a process printed, and what follows: CUDA's errors end in 300 characters of advice."""
+    report = _AFTERWARDS.split(report, maxsplit=1)[0]  # what an interpreter says that ends
     exceptions = [found.start() for found in _EXCEPTION.finditer(report)]
     return report[exceptions[-1] :][:300] if exceptions else report[-300:]
 
