@@ -1,8 +1,9 @@
 """The roofline: ceilings measured on this very device, and where each workload lies below them.
 
 Bytes are those of inputs, parameters and outputs once each; operations are the matrix products that torch's own counter
-finds in the reference, and at least one per output element. Both are lower bounds, so a fraction of the speed of light
-is one too; a working set that stays in a cache can exceed 1 of the memory ceiling.
+finds in the reference, and at least one per output element, held against the peak of each workload's own type. A
+fraction exceeds 1 where a cache holds the working set, or where a kernel leaves out products of the reference that
+causal attention masks.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ def _peak(exhibit: Exhibit, ceilings: Ceilings) -> _Peak:
 
 
 def copy_bytes_per_s(device: str) -> float:
-    """Best of six copies, counting bytes read and written."""
+    """Best of six copies, counting bytes read and written. Not `Ceilings.bytes_per_s`, which is that of reading or
+    filling where those are faster: certificates stay comparable with those that were issued."""
     nbytes = _PROBE_BYTES[torch.device(device).type]
     source = torch.ones(nbytes // 4, device=device)
     target = torch.empty_like(source)

@@ -104,7 +104,7 @@ def memory_bytes(device: str) -> int:
     return min(machine, int(text)) if text.isdigit() else machine
 
 
-class _Made(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Made(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives it no types
     """The largest tensor that any operation makes, and all of them together, views aside."""
 
     def __init__(self) -> None:

@@ -35,7 +35,8 @@ def test_a_loss_in_float32_does_not_lower_the_peak_of_bf16_products(monkeypatch:
         exhibit("by policy", torch.float32, "bfloat16"),
     ]
     rows = [SimpleNamespace(name=each.name, latency_us=100.0) for each in workloads]
-    found = roofline(workloads, SimpleNamespace(workloads=rows), "cuda:0")  # type: ignore[arg-type]
+    evaluation: Any = SimpleNamespace(workloads=rows)
+    found = roofline(workloads, evaluation, "cuda:0")
     assert found is not None
     work = 2 * 512**3
     floors = [point.floor_us for point in found.points]
