@@ -47,6 +47,8 @@ _SLEEP = (
     f'os.execv("/usr/bin/tail", {_SLEEPER})'
 )
 """With an output: without one, tail ends at once."""
+_UNTIL_IT_RUNS = "\nimport time\ntime.sleep(0.5)\n"
+"""Between fork and exec a process has no arguments to be found by: on two busy cores that was once longer than the look."""
 _DAEMON = f"""
 null = open(os.devnull, "r+")
 if os.fork() == 0:
@@ -56,9 +58,7 @@ if os.fork() == 0:
         {_SLEEP}
     os._exit(0)
 os.wait()
-import time
-time.sleep(0.2)
-"""
+{_UNTIL_IT_RUNS}"""
 _FROM_CPP = r'''
 from kernelwright import load_cpp
 SOURCE = """
@@ -80,7 +80,7 @@ static struct Leaves {
             }
             _exit(0);
         }
-        usleep(200000);
+        usleep(500000);
     }
 } at_load;
 extern "C" void nothing() {}
@@ -168,7 +168,8 @@ time.sleep(0.1)
     Attempt("offer-others-to-the-oom-killer", "processes", "makes a process of the worker the first to die of memory",
             'open(f"/proc/{T[\'pid\']}/oom_score_adj", "w").write("1000")', Victim),
     Attempt("setsid-survivor", "processes", "leaves a process in a session of its own",
-            f'subprocess.Popen({_SLEEPER}, start_new_session=True, stdin=-3, stdout=-3, stderr=-3)', Survivor),
+            f'subprocess.Popen({_SLEEPER}, start_new_session=True, stdin=-3, stdout=-3, stderr=-3){_UNTIL_IT_RUNS}',
+            Survivor),
     Attempt("double-fork-survivor", "processes", "leaves a daemon by forking twice", _DAEMON.format(before="pass"),
             Survivor),
     Attempt("subreaper-survivor", "processes", "leaves a daemon below a subreaper of its own",
@@ -183,9 +184,7 @@ pid = call(56, 0x8000 | 17, 0, 0, 0, 0)
 if pid == 0:
     os.setsid()
     {_SLEEP}
-import time
-time.sleep(0.2)
-""", Survivor),
+{_UNTIL_IT_RUNS}""", Survivor),
     Attempt("hanging-survivor", "processes", "leaves a daemon and then hangs, so that it has to be killed",
             _DAEMON.format(before="pass") + "time.sleep(120)", Survivor, control=False),
     Attempt("fork-bomb", "processes", "forks as long as it can while another candidate works", _FORK_BOMB, Bystander,
