@@ -1,6 +1,8 @@
-"""Both operands in fp16, which holds every 8-bit float, and sums in float32: the smaller operand is widened once and
-lies in shared memory, the larger one is widened in registers on its way to the tensor cores, so that its bytes are read
-once. Scales and bias are applied to the accumulator. Few rows are split along the inputs.
+"""Both operands in fp16, which holds every 8-bit float, and sums in float32: the smaller operand lies in shared memory,
+the larger one is widened in registers on its way to the tensor cores, so that its bytes are read once. Scales and bias
+are applied to the accumulator. Large products have the smaller operand widened once, before; for the others that launch
+and its gap (8 of 50 us) cost more than widening a tile again in each program. Few rows are split along the inputs where
+there are too few programs to keep memory busy.
 
 Not the 8-bit instructions, which are twice as fast: Hopper cuts their sums off 13 bits below the largest addend, so
 that small products beside large ones are lost (15 % of a column where sizes are mixed, promoted after 64 products;
@@ -12,13 +14,29 @@ import triton
 import triton.language as tl
 from torch import nn
 
-TUNABLES = {"LARGE": [64, 128], "SMALL": [128, 256], "DEEP": [64, 128], "STAGES": [3, 4], "SPLITS": [2, 4, 8]}
+TUNABLES = {
+    "LARGE": [64, 128],
+    "SMALL": [128, 256],
+    "DEEP": [64, 128],
+    "STAGES": [3, 4],
+    "FEW_LARGE": [64, 128],
+    "FEW_DEEP": [128, 256],
+    "FEW_STAGES": [3, 4, 5],
+    "LIGHT_LARGE": [64, 128],
+    "LIGHT_SMALL": [64, 128],
+}
 LARGE = 128
 SMALL = 256
 DEEP = 64
 STAGES = 4
-SPLITS = 4
 FEW = 64
+FEW_LARGE = 64
+FEW_DEEP = 128
+FEW_STAGES = 4
+LIGHT = 1 << 34
+LIGHT_LARGE = 128
+LIGHT_SMALL = 128
+PROGRAMS = 128
 BAND = 8
 
 
@@ -53,7 +71,7 @@ def multiply(
             left = deep + at < inner
             a = tl.load(from_large + at, mask=left[None, :], other=0.0)
             b = tl.load(from_small + at, mask=left[:, None], other=0.0)
-        acc = tl.dot(a.to(tl.float16), b, acc)
+        acc = tl.dot(a.to(tl.float16), b.to(tl.float16), acc)
     inside = (i[:, None] < larges) & (j[None, :] < smalls)
     at = i[:, None].to(tl.int64) * large_step + j[None, :].to(tl.int64) * small_step
     if SPLIT:
@@ -91,22 +109,30 @@ class ModelNew(nn.Module):
         x, weight = x.contiguous(), weight.contiguous()
         (rows, inner), outer = x.shape, weight.shape[0]
         out = torch.empty(rows, outer, dtype=self.bias.dtype, device=x.device)
-        few = rows <= FEW
+        few, light = rows <= FEW, rows * outer * inner < LIGHT
         by_weight = few or outer > rows  # the weight is the larger operand
         small, large = (x, weight) if by_weight else (weight, x)
-        widened = torch.empty(small.shape, dtype=torch.float16, device=x.device)
-        widen[(triton.cdiv(small.numel(), 4096),)](small, widened, small.numel(), BLOCK=4096, num_warps=8)
+        if not (few or light):
+            widened = torch.empty(small.shape, dtype=torch.float16, device=x.device)
+            widen[(triton.cdiv(small.numel(), 4096),)](small, widened, small.numel(), BLOCK=4096, num_warps=8)
+            small = widened
         larges, smalls = large.shape[0], small.shape[0]
-        high, broad = LARGE, max(16, triton.next_power_of_2(rows)) if few else SMALL
-        splits = min(SPLITS, triton.cdiv(inner, DEEP)) if few else 1
-        span = triton.cdiv(triton.cdiv(inner, DEEP), splits) * DEEP
+        if few:
+            high, broad, deep, stages = FEW_LARGE, max(16, triton.next_power_of_2(rows)), FEW_DEEP, FEW_STAGES
+        elif light:
+            high, broad, deep, stages = LIGHT_LARGE, LIGHT_SMALL, DEEP, STAGES
+        else:
+            high, broad, deep, stages = LARGE, SMALL, DEEP, STAGES
+        programs, steps = triton.cdiv(larges, high) * triton.cdiv(smalls, broad), triton.cdiv(inner, deep)
+        splits = max(1, min(PROGRAMS // max(1, programs), steps)) if few else 1
+        span = triton.cdiv(steps, splits) * deep
         found = torch.empty(splits, rows, outer, dtype=torch.float32, device=x.device) if splits > 1 else out
         scales = (weight_scale, x_scale) if by_weight else (x_scale, weight_scale)
-        multiply[(triton.cdiv(larges, high) * triton.cdiv(smalls, broad), splits)](
-            large, widened, *scales, self.bias, found, larges, smalls, inner, span,
+        multiply[(programs, splits)](
+            large, small, *scales, self.bias, found, larges, smalls, inner, span,
             1 if by_weight else outer, outer if by_weight else 1,
-            LARGE=high, SMALL=broad, DEEP=DEEP, SPLIT=splits > 1, BAND=BAND, EVEN=inner % DEEP == 0,
-            STAGES=STAGES, LARGE_IS_OUT=by_weight, num_warps=4 if few else 8,
+            LARGE=high, SMALL=broad, DEEP=deep, SPLIT=splits > 1, BAND=BAND, EVEN=inner % deep == 0,
+            STAGES=stages, LARGE_IS_OUT=by_weight, num_warps=8 if high * broad > 8192 else 4,
         )  # fmt: skip
         if splits > 1:
             add_up[(rows, triton.cdiv(outer, 1024))](
