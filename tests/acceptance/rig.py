@@ -20,6 +20,7 @@ from sqlalchemy import Engine, create_engine, text
 
 from cli.client import TERMINAL_STATES, Client, Job
 from cli.deployment import Surroundings, api_program, counts_folder, exporter_program, worker_programs
+from cli.embedded.home import last_words
 from cli.embedded.postgres import EmbeddedPostgres
 from cli.embedded.valkey import EmbeddedValkey
 from cli.preflight import listen, url_of
@@ -217,7 +218,14 @@ class Deployment:
             " WHERE candidates.job_id = :id ORDER BY ordinal",
             id=job_id,
         )
-        return "\n".join([*map(str, work), *map(str, made), *self.event_types(job_id)])
+        return "\n".join([*map(str, work), *map(str, made), *self.event_types(job_id), *self._last_words()])
+
+    def _last_words(self) -> Iterator[str]:
+        """What each program wrote last, and whether it still runs."""
+        for name, program in self.programs.items():
+            status = program.poll()
+            yield f"{name}: {'runs' if status is None else f'ended with status {status}'}"
+            yield last_words(self.home / "logs" / f"{name}.log", lines=6)
 
     def assert_sound(self, job_id: str) -> None:
         """What holds for every job that ended, whatever was killed: nothing lost, nothing twice, nothing running.
