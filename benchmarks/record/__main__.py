@@ -7,6 +7,7 @@
     python -m benchmarks.record tables --out results                # what the results say, as Markdown
     python -m benchmarks.record tables --out results --plots        # and plots, if matplotlib is installed
     python -m benchmarks.record look --evaluators 8                 # all proposals on this GPU, without the judge
+    python -m benchmarks.record look --problems sdpa_mlp:triton:warp_groups --with PAIR=1,EARLY=0 --with SKEW=0
     python -m benchmarks.record light --hardware nvidia-h200        # what each workload takes at least
 
 `run` starts a service of its own (`kernelwright up`), submits a job for each operator and language that has proposals
@@ -24,7 +25,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.record.light import table
-from benchmarks.record.look import look, look_at_all
+from benchmarks.record.look import changes_of, look, look_at_all
 from benchmarks.record.plan import plan
 from benchmarks.record.plots import draw
 from benchmarks.record.run import run
@@ -47,8 +48,8 @@ def main() -> int:
         return 0
     if options.what == "look":
         home, wanted = home_of(options.home), only or list(bundled())
-        one = look(wanted[0], hardware, home) if len(wanted) == 1 else None
-        for line in one or look_at_all(wanted, hardware, options.evaluators, home):
+        one = look(wanted[0], hardware, home, options.changes) if len(wanted) == 1 else None
+        for line in one or look_at_all(wanted, hardware, options.evaluators, home, options.changes):
             sys.stdout.write(f"{line}\n")
             sys.stdout.flush()
         return 0
@@ -80,7 +81,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--problems",
         default="",
-        help="only these (or `name:language`, or `name:language:proposal` to run), separated by commas, in this order",
+        help="only these (or `name:language`, or `name:language:proposal`), separated by commas, in this order",
     )
     parser.add_argument("--languages", default="", help="only in these, separated by commas")
     parser.add_argument("--hardware", help="default: this machine's GPU")
@@ -95,7 +96,14 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--plots", nargs="?", const="", metavar="FOLDER", help=plots)
     parser.add_argument("--no-profile", action="store_true", help="look for no bottlenecks, and read no generated code")
     parser.add_argument("--no-certify", action="store_true", help="leave the certificates out: a first look")
-    return parser.parse_args()
+    changes = "look at the proposals that have these constants with other values too: BAND=4,SKEW=0; may be repeated"
+    parser.add_argument("--with", dest="changes", action="append", default=[], metavar="NAME=VALUE", help=changes)
+    options = parser.parse_args()
+    try:
+        [changes_of(change) for change in options.changes]
+    except (ValueError, SyntaxError):
+        parser.error(f"--with takes names with numbers, strings or booleans, as in BAND=4,SKEW=0: {options.changes}")
+    return options
 
 
 if __name__ == "__main__":

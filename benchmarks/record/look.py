@@ -4,17 +4,20 @@ Nothing here counts: times are of device events behind a flushed L2 cache, besid
 call, which is what small calls wait for. It takes seconds an operator, where a judgement takes a minute or two.
 
 Several operators are loaded, built and compiled side by side, since an extension takes a compiler half a minute; one at
-a time is timed. Each is looked at in a process of its own: one that hangs or loses its context is ended.
+a time is timed. Each is looked at in a process of its own: one that hangs or loses its context is ended. Proposals are
+looked at with other constants too where that is asked for: a sweep over what a tuner may not change, or before it does.
 """
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import importlib.util
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +28,8 @@ import torch
 import problems.suite
 from benchmarks.record.plan import PROPOSALS, language_of
 from problems.catalog import bundled
+from search.tunables import UnknownTunable, with_values
+from search.types import ParamValue
 from worker.judge import phases
 from worker.judge.lease import DeviceLease
 from worker.judge.reference.problem import Instance, Problem
@@ -37,19 +42,29 @@ _WARM, _CALLS = 2, 11
 _LIMIT_S = 300.0
 """For one operator: two extensions that are built beside seven others."""
 
+Changes = Mapping[str, ParamValue]
 Contender = type[torch.nn.Module] | Exception
 """The class to make a workload's model of, or why there is none."""
 
 
-def look_at_all(problems: Sequence[str], hardware: str, at_once: int, home: Path) -> Iterator[str]:
+def changes_of(text: str) -> Changes:
+    """`"PAIR=1,EARLY=0"` as values by name. Raises ValueError for anything but names with literals."""
+    named = (part.partition("=") for part in text.split(","))
+    return {name.strip(): ast.literal_eval(value.strip()) for name, _equals, value in named}
+
+
+def look_at_all(
+    problems: Sequence[str], hardware: str, at_once: int, home: Path, changes: Sequence[str] = ()
+) -> Iterator[str]:
     """The lines of each operator, as soon as they are known. `home`: a folder for the lock on the device."""
     with ThreadPoolExecutor(at_once) as threads:
-        for looked in as_completed([threads.submit(_apart, problem, hardware, home) for problem in problems]):
+        for looked in as_completed([threads.submit(_apart, problem, hardware, home, changes) for problem in problems]):
             yield from looked.result()
 
 
-def _apart(problem: str, hardware: str, home: Path) -> list[str]:
+def _apart(problem: str, hardware: str, home: Path, changes: Sequence[str]) -> list[str]:
     command = [sys.executable, "-m", "benchmarks.record", "look", "--problems", problem, "--hardware", hardware]
+    command += [word for change in changes for word in ("--with", change)]
     try:
         ended = subprocess.run(
             [*command, "--home", str(home)], capture_output=True, text=True, timeout=_LIMIT_S, check=False
@@ -65,17 +80,30 @@ def _apart(problem: str, hardware: str, home: Path) -> list[str]:
     )
 
 
-def look(problem: str, hardware: str, home: Path) -> Iterator[str]:
+def look(asked: str, hardware: str, home: Path, changes: Sequence[str] = ()) -> Iterator[str]:
     """A line for each workload: eager, each library and each proposal, device and host microseconds, and the largest
-    relative error of an output (Frobenius norm, against eager)."""
+    relative error of an output (Frobenius norm, against eager).
+
+    `asked`: an operator, or `name:language:proposal`; `changes`: constants to look at besides, as in `changes_of`, of
+    those proposals that have them.
+    """
     sys.modules["kernelwright"] = kernelwright
+    problem, _, only = asked.replace(":", " ").partition(" ")
+    home.mkdir(parents=True, exist_ok=True)
     lease = DeviceLease(home, "look", phases.GPU)
     outline = bundled()[problem]
     reference = _loaded(SUITE / f"{problem}.py")
     contenders = {f"library_{name}": _named(each, reference) for name, each in outline.spec.library.items()}
     for path in sorted((PROPOSALS / problem).glob("*.py")):
-        if language_of(path.read_text(encoding="utf-8")) != "cpp":
-            contenders[path.stem] = _named("ModelNew", _loaded(path))
+        source = path.read_text(encoding="utf-8")
+        if language_of(source) == "cpp" or only.split()[1:] not in ([], [path.stem]):
+            continue
+        contenders[path.stem] = _named("ModelNew", _loaded(path))
+        for change in changes:
+            with contextlib.suppress(UnknownTunable):
+                varied = home / f"{path.stem} {change}.py"  # Triton reads its kernels from a file
+                varied.write_text(with_values(source, changes_of(change)), encoding="utf-8")
+                contenders[varied.stem] = _named("ModelNew", _loaded(varied))
     loaded = Problem(outline.source, problem)
     for workload in loaded.workloads(hardware):
         with lease.shared():
