@@ -94,6 +94,7 @@ def test_a_killed_pool_process_of_the_evaluator(deployment: Deployment) -> None:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.timeout(900)  # 171 s on two slow cores that have nothing else to do
 def test_a_problem_is_examined_and_its_champion_certified_though_each_is_killed_once(deployment: Deployment) -> None:
     asked = body(2, problem={"name": "columns", "source": COLUMNS}) | {"admit": True, "certify": True}
     job_id = deployment.client.submit(asked)["id"]
@@ -101,7 +102,7 @@ def test_a_problem_is_examined_and_its_champion_certified_though_each_is_killed_
         until(lambda kind=kind: _running(deployment, job_id, kind), f"the {kind} is under way")
         deployment.kill_child("worker-cpu")
         until(lambda kind=kind: _attempts(deployment, job_id, kind) == [2], f"the {kind} is made again")
-    ended = deployment.finished(job_id, patience_s=280)
+    ended = deployment.finished(job_id, patience_s=600)
     story, types = deployment.story(job_id), deployment.event_types(job_id)
     assert ended["admission"] is not None and ended["admission"]["verdict"].startswith("admitted"), story
     assert ended["admission"]["domains"]["x"]["kind"] == "real"
