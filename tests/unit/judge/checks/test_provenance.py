@@ -1,4 +1,7 @@
-"""How often the share of own code is measured, and behind how many evictions: a slow host is not a hidden kernel."""
+"""How often the share of own code is measured, behind how many evictions, and what Python may take.
+
+A slow host is not a hidden kernel.
+"""
 
 from __future__ import annotations
 
@@ -52,3 +55,30 @@ def test_a_machine_that_is_too_busy_to_tell_is_not_held_against_a_candidate(monk
     with pytest.raises(Fault) as told:
         best(monkeypatch, dict.fromkeys((1, 2, 4, 8, 16), 400.0))
     assert told.value.verdict is Verdict.INFRA_ERROR
+
+
+@pytest.mark.parametrize(("slowness", "unexplained_us"), [(1.0, 3600.0), (1.3, 0.0), (2.5, 0.0)])
+def test_python_on_slow_cores_needs_no_explanation(
+    monkeypatch: pytest.MonkeyPatch, slowness: float, unexplained_us: float
+) -> None:
+    """An honest training step of 356 us: 200 in its kernels, 120 are Python's on fast cores."""
+
+    class Steps:
+        def __init__(self, *_parts: Any) -> None: ...
+        def begin(self) -> None: ...
+        def enough_calls(self) -> int:
+            return 100
+
+        def calls(self, count: int) -> float:
+            return 0.001 + count * 356e-6
+
+        def end(self) -> dict[str, Any]:
+            return {"entries": [["mine", False, 100, 20_000.0]], "events": 2000}
+
+    monkeypatch.setattr(provenance, "_Session", Steps)
+    monkeypatch.setattr(provenance.quiet, "caller_waited_s", lambda _pid: 0.0)
+    monkeypatch.setattr(provenance.glue, "slowness", lambda: slowness)
+    bench: Any = SimpleNamespace(device="cpu", write=lambda _slot, _seed: None)
+    runner: Any = SimpleNamespace(_pid=1)
+    found = provenance.measure(runner, bench, "small", frozenset({"mine"}), inductor=False)
+    assert found.unexplained_us == pytest.approx(unexplained_us)
