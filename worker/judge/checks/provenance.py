@@ -36,8 +36,8 @@ _MIN_CALLS, _MAX_CALLS = 3, 200
 _PYTHON_US, _EVENT_US, _LAUNCH_US = 60.0, 3.0, 12.0
 """What one call's Python, one recorded event and one launch may take without being explained: a candidate's forward
 takes 5 to 20 us of Python, and the profiler adds 1 to 2 us to every event on two slow cores. Of a CPU's calls it is
-this times `glue.slowness()`: on cores that were 2.5 times slower 22 and 25 % of two honest training steps were
-unexplained. What hides there, `sampled` finds."""
+this times `glue.slowness()`: where that was 2.5 to 3.8, 22 and 25 % of two honest training steps were unexplained.
+What hides there, `sampled` finds."""
 _EVICTIONS, _STEP_EVICTIONS = 1, 4
 """Before each call, and before each training step: autograd needs some 350 us on the host for a step, of which one
 eviction of 512 MB hides 140 (H200), so that 80 % of an honest step of small kernels were unexplained. On a slower host
