@@ -48,7 +48,7 @@ _SLEEP = (
 )
 """With an output: without one, tail ends at once."""
 _UNTIL_IT_RUNS = "\nimport time\ntime.sleep(0.5)\n"
-"""Between fork and exec a process has no arguments to be found by: on two busy cores that was once longer than the look."""
+"""Between fork and exec a process has no arguments to be found by: on two busy cores longer than the look, once."""
 _DAEMON = f"""
 null = open(os.devnull, "r+")
 if os.fork() == 0:
