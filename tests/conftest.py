@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
+import pytest
 import structlog
 
 # OpenMP's threads spin for milliseconds after each parallel region. With more test processes than cores they take the
@@ -14,3 +16,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # structlog's own default prints to whatever sys.stdout is, of which CPython's print() holds no reference: a thread that
 # logged while pytest took a capture away crashed the interpreter (3.11), and xdist never ended. `write` holds one.
 structlog.configure(logger_factory=lambda *_: structlog.WriteLogger(sys.stdout))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Where CI's cores are slow, exhaustive tests that have not begun in time are skipped, and named at the end."""
+    until = os.environ.get("CI_EXHAUSTIVE_UNTIL")
+    if until is not None and time.time() > float(until) and item.get_closest_marker("exhaustive") is not None:
+        pytest.skip("CI has no time left for it: `make test-exhaustive` runs it")
