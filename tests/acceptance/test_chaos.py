@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.exhaustive
+@pytest.mark.timeout(600)
 def test_half_a_minute_of_faults(tmp_path: Path) -> None:
     out = tmp_path / "chaos.jsonl"
     command = [sys.executable, "-m", "tests.chaos", "--seeds", "3", "--length-s", "30", "--in-flight", "30"]

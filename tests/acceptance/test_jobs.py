@@ -189,6 +189,7 @@ def test_a_flushed_redis_costs_only_time(deployment: Deployment) -> None:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.timeout(900)  # 230 s on two slow cores beside other tests
 def test_a_job_of_twenty_candidates_outlives_two_deaths_of_every_process(deployment: Deployment) -> None:
     """At full length, and with kills at random moments: `python -m benchmarks.endurance`."""
     broken = [Answer(source=f"{RIGHT.replace('return', 'retrun')}\nNUMBER = {n}\n", hang_s=0.3) for n in range(30)]

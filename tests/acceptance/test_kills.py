@@ -94,6 +94,7 @@ def test_a_killed_pool_process_of_the_evaluator(deployment: Deployment) -> None:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.timeout(900)  # 171 s on two slow cores that have nothing else to do
 def test_a_problem_is_examined_and_its_champion_certified_though_each_is_killed_once(deployment: Deployment) -> None:
     asked = body(2, problem={"name": "columns", "source": COLUMNS}) | {"admit": True, "certify": True}
     job_id = deployment.client.submit(asked)["id"]

@@ -93,7 +93,7 @@ def test_a_planted_secret_is_nowhere_but_in_its_store(guarded: Guarded) -> None:
     processes = Processes(secrets)
     with (
         Receiver(Reply(500, {"X-Echo": "planted"}, b"no")) as receiver,
-        httpx2.Client(base_url=guarded.url, timeout=240) as http,
+        httpx2.Client(base_url=guarded.url, timeout=30) as http,
         guarded.model(*echo, api_key=None, api_key_env=LLM_VARIABLE) as provider,
         processes.watched(),
     ):

@@ -45,6 +45,7 @@ def test_an_attempt_is_refused(ground: Ground, name: str) -> None:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("level", LEVELS)
 def test_every_attempt_ends_as_the_documentation_says(level: str) -> None:
     outcomes = run(level, ATTEMPTS)
@@ -52,6 +53,7 @@ def test_every_attempt_ends_as_the_documentation_says(level: str) -> None:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.timeout(900)
 def test_every_trap_tells_a_success_where_nothing_is_confined() -> None:
     outcomes = run("none", ATTEMPTS)
     assert [each.attempt.id for each in outcomes if not each.seen] == []

@@ -33,6 +33,7 @@ def test_a_mutation_whose_text_is_gone_says_so() -> None:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.timeout(600)  # five test runs, each with a Postgres of its own
 def test_planted_mutations_are_caught_and_one_that_nothing_notices_is_not() -> None:
     named = {mutation.name: mutation for mutation in MUTATIONS}
     caught = [named[name] for name in ("finish without the token", "no lock of the job", "no unique evaluation")]

@@ -22,7 +22,7 @@ from tests.support.ledger import claim_kind, evaluate, make_candidates, make_job
 
 Sessions = sessionmaker[Session]
 QUEUES = ("control", "cpu", "llm")
-PATIENCE_S = 240.0
+PATIENCE_S = 60.0
 
 
 def make_busy(sessions: Sessions) -> list[Claim]:

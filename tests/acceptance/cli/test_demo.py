@@ -12,6 +12,7 @@ from tests.support.people import home_of, python, wait_for_none
 
 
 @pytest.mark.exhaustive
+@pytest.mark.timeout(600)
 def test_a_search_from_a_rest_call_to_a_kernel_file() -> None:
     with home_of("self") as home:
         demo = python("self", ["-m", "cli", "demo", "--home", str(home), "--candidates", "1"])

@@ -49,18 +49,18 @@ def running(
     finally:
         if process.poll() is None:
             process.terminate()
-        process.communicate(timeout=240)
+        process.communicate(timeout=60)
 
 
 def call(url: str, body: object = None) -> Any:
     headers = {"Content-Type": "application/json"} if body is not None else {}
     data = json.dumps(body).encode() if body is not None else None
-    with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=240) as answer:
+    with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=20) as answer:
         return json.loads(answer.read())
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.1)
@@ -75,7 +75,7 @@ def ready(url: str) -> bool:
 
 def refused(process: subprocess.Popen[str], status: int = 1) -> str:
     """The single line with which `up` declined."""
-    output, _ = process.communicate(timeout=240)
+    output, _ = process.communicate(timeout=60)
     assert process.returncode == status, output
     lines = [line for line in output.splitlines() if not line.startswith("Starting Kernelwright")]
     assert len(lines) == 1, output
@@ -96,7 +96,7 @@ def test_a_life_from_start_to_ctrl_c(user: str) -> None:
         second = refused(start_up(user, home, "--port", "0"))
         assert f"process {process.pid}, {url}" in second
         process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=240)
+        output, _ = process.communicate(timeout=60)
         assert process.returncode == 0, output
         assert wait_for_none(home, wait_s=0) == []
 
@@ -108,7 +108,7 @@ def test_after_a_kill_nothing_runs_and_the_next_start_finds_the_job(home: Path, 
         job = call(f"{url}/v1/jobs", SOFTMAX)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         os.kill(process.pid if victim == "guard" else int(children[0]), signal.SIGKILL)
-        process.wait(timeout=240)
+        process.wait(timeout=60)
         assert wait_for_none(home) == []
     with running(home, queues="control") as (_, url):
         assert call(f"{url}/v1/jobs/{job['id']}")["id"] == job["id"]
@@ -176,7 +176,7 @@ def test_workers_alone_serve_a_deployment_and_stop_when_asked(home: Path) -> Non
     with EmbeddedPostgres(home / "servers") as postgres, EmbeddedValkey(home / "servers") as valkey:
         env = {"KERNELWRIGHT_DATABASE_URL": postgres.url, "KERNELWRIGHT_REDIS_URL": valkey.url}
         migrate = python("self", ["-m", "cli", "migrate"], env)
-        output, _ = migrate.communicate(timeout=240)
+        output, _ = migrate.communicate(timeout=60)
         assert migrate.returncode == 0, output
         argv = ["-m", "cli", "worker", "--queues", "control,cpu", "--home", str(home / "worker")]
         workers = python("self", argv, env)
@@ -185,7 +185,7 @@ def test_workers_alone_serve_a_deployment_and_stop_when_asked(home: Path) -> Non
             first_line(workers, " ready.")
         finally:
             workers.terminate()
-            output, _ = workers.communicate(timeout=240)
+            output, _ = workers.communicate(timeout=60)
         assert workers.returncode == 0, output
         assert wait_for_none(home / "worker", wait_s=0) == []
 

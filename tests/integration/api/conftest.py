@@ -101,7 +101,7 @@ def history(sessions: sessionmaker[Session]) -> History:
 
 @pytest.fixture
 def http(url: str) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=url, timeout=240) as client:
+    with httpx2.Client(base_url=url, timeout=30) as client:
         yield client
 
 

@@ -23,7 +23,7 @@ from db.settings import Settings
 from tests.integration.api.conftest import BODY, Bells
 from tests.integration.api.server import serving
 
-PATIENCE_S = 120.0
+PATIENCE_S = 20.0
 GET = b"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\n"
 POST = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 

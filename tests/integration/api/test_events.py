@@ -137,14 +137,14 @@ def test_many_streams_hold_no_connections(url: str, client: Client, history: His
         with Client(url) as own:
             stream = own.stream(job["id"])
             first = next(stream)
-            opened.wait(timeout=240)
+            opened.wait(timeout=60)
             return [first, *stream]
 
     with ThreadPoolExecutor(30) as threads:
         following = [threads.submit(follow, each) for each in range(30)]
-        opened.wait(timeout=240)
+        opened.wait(timeout=60)
         history.finish(job["id"])
-        assert {len(each.result(timeout=240)) for each in following} == {2}
+        assert {len(each.result(timeout=60)) for each in following} == {2}
 
 
 def test_waiters_hear_of_changes_while_listening_is_impossible(

@@ -148,7 +148,7 @@ def test_wait_returns_when_the_job_changes(client: Client, history: History, job
         with pytest.raises(TimeoutError):
             waiting.result(timeout=0.3)
         history.start(job["id"])
-        changed = waiting.result(timeout=240)
+        changed = waiting.result(timeout=30)
     assert changed["state"] == "running"
     assert changed["version"] == job["version"] + 1
 
@@ -180,14 +180,14 @@ def test_many_waiters_need_no_connection_each(url: str, client: Client, history:
     def wait(_: int) -> int:
         path = f"{url}/v1/jobs/{job['id']}"
         query = {"wait": "60", "since_version": str(job["version"])}
-        return int(httpx2.get(path, params=query, timeout=240).json()["version"])
+        return int(httpx2.get(path, params=query, timeout=90).json()["version"])
 
     # Twice what the pool can hand out: were each to hold one, some would get a 503 or wait for the others.
     with ThreadPoolExecutor(40) as threads:
         waiting = [threads.submit(wait, each) for each in range(40)]
         assert client.job(job["id"])["version"] == job["version"]
         history.start(job["id"])
-        assert {each.result(timeout=240) for each in waiting} == {job["version"] + 1}
+        assert {each.result(timeout=60) for each in waiting} == {job["version"] + 1}
 
 
 def test_a_cancel_is_said_once(http: httpx2.Client, job: Job, bells: Bells, sessions: sessionmaker[Session]) -> None:

@@ -52,7 +52,7 @@ def by(closed_url: str, tokens: dict[str, str]) -> Iterator[As]:
 
     def client(who: str | None) -> httpx2.Client:
         headers = {} if who is None else {"Authorization": f"Bearer {tokens.get(who, who)}"}
-        made.append(httpx2.Client(base_url=closed_url, headers=headers, timeout=240))
+        made.append(httpx2.Client(base_url=closed_url, headers=headers, timeout=30))
         return made[-1]
 
     yield client

@@ -20,7 +20,7 @@ from db.settings import Settings
 from tests.integration.api.conftest import BODY, Bells
 from tests.integration.api.server import serving
 
-PATIENCE_S = 120.0
+PATIENCE_S = 20.0
 
 
 pytestmark = pytest.mark.exhaustive

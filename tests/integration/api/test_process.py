@@ -62,14 +62,14 @@ def test_sigterm_lets_a_stream_end_as_it_should(settings: Settings) -> None:
         server.send_signal(signal.SIGTERM)
         # Not cut off: the stream ends, and a reader comes back with Last-Event-ID when the next process is there.
         assert list(stream) == []
-        _, errors = server.communicate(timeout=240)
+        _, errors = server.communicate(timeout=30)
     assert server.returncode in (0, -signal.SIGTERM)
     assert "Traceback" not in errors and "timeout graceful shutdown exceeded" not in errors
 
 
 def test_without_a_database_it_says_what_to_set() -> None:
     command = [sys.executable, "-m", "api"]
-    ended = subprocess.run(command, env=environment(None), capture_output=True, text=True, timeout=240, check=False)
+    ended = subprocess.run(command, env=environment(None), capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2
     assert ended.stderr.startswith("KERNELWRIGHT_DATABASE_URL is not set")
     assert "Traceback" not in ended.stderr
@@ -77,14 +77,14 @@ def test_without_a_database_it_says_what_to_set() -> None:
 
 def test_it_does_not_listen_for_others_without_keys(settings: Settings) -> None:
     command = [sys.executable, "-m", "api", "--host", "0.0.0.0", "--port", "0"]
-    ended = subprocess.run(command, env=environment(settings), capture_output=True, text=True, timeout=240, check=False)
+    ended = subprocess.run(command, env=environment(settings), capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2
     assert ended.stderr.startswith("KERNELWRIGHT_AUTH is not `required`, and 0.0.0.0 is an address that others reach")
 
 
 def test_it_needs_no_torch(settings: Settings) -> None:
     code = "import sys; sys.modules['torch'] = None; import api.app; api.app.create_app().openapi()"
-    subprocess.run([sys.executable, "-c", code], env=environment(settings), check=True, timeout=240)
+    subprocess.run([sys.executable, "-c", code], env=environment(settings), check=True, timeout=60)
 
 
 def test_processes_that_share_a_port_share_the_work_and_their_counts(settings: Settings, tmp_path: Path) -> None:

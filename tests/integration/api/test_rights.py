@@ -159,7 +159,7 @@ def closed_url(app: FastAPI) -> Iterator[str]:
 
 @pytest.fixture
 def http(closed_url: str, database_url: str) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=closed_url, timeout=240) as client:
+    with httpx2.Client(base_url=closed_url, timeout=30) as client:
         yield client
 
 
@@ -269,7 +269,7 @@ def test_an_upgrade_to_a_websocket_is_no_way_in(closed_url: str) -> None:
 
 def _raw(url: str, target: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
     """The very target: a client of more manners would tidy it up."""
-    connection = HTTPConnection(urlsplit(url).netloc, timeout=240)
+    connection = HTTPConnection(urlsplit(url).netloc, timeout=30)
     try:
         connection.putrequest("GET", target, skip_accept_encoding=True)
         for name, value in (headers or {}).items():

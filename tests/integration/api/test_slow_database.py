@@ -36,7 +36,7 @@ def app(database_url: str, bells: Bells, monkeypatch: pytest.MonkeyPatch) -> Fas
 
 @pytest.fixture
 def http(app: FastAPI) -> Iterator[httpx2.Client]:
-    with serving(app) as url, httpx2.Client(base_url=url, timeout=240) as client:
+    with serving(app) as url, httpx2.Client(base_url=url, timeout=30) as client:
         yield client
 
 
@@ -93,7 +93,7 @@ def doze(sessions: Sessions) -> None:
         mine = session.scalar(text("SELECT pg_backend_pid()"))
         session.execute(text("SET idle_in_transaction_session_timeout = '50ms'"))
         alive = text("SELECT pg_stat_clear_snapshot(), (SELECT count(*) FROM pg_stat_activity WHERE pid = :pid)")
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 30
         while other.execute(alive, {"pid": mine}).one()[1] and time.monotonic() < deadline:
             time.sleep(0.01)
         session.execute(text("SELECT 1"))

@@ -95,7 +95,7 @@ def test_an_own_source_is_stored_once_and_its_job_keeps_the_name(
 
 def test_twenty_requests_with_one_key_make_one_job(url: str, sessions: sessionmaker[Session]) -> None:
     def submit(_: int) -> httpx2.Response:
-        return httpx2.post(f"{url}/v1/jobs", json=BODY, headers={"Idempotency-Key": "once"}, timeout=240)
+        return httpx2.post(f"{url}/v1/jobs", json=BODY, headers={"Idempotency-Key": "once"}, timeout=30)
 
     with ThreadPoolExecutor(20) as threads:
         answers = list(threads.map(submit, range(20)))

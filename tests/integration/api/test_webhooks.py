@@ -62,7 +62,7 @@ def by(closed_url: str, sessions: sessionmaker[Session]) -> Iterator[As]:
 
     def client(who: str) -> httpx2.Client:
         headers = {"Authorization": f"Bearer {tokens[who]}"}
-        made.append(httpx2.Client(base_url=closed_url, headers=headers, timeout=240))
+        made.append(httpx2.Client(base_url=closed_url, headers=headers, timeout=30))
         return made[-1]
 
     yield client

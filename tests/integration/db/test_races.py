@@ -26,7 +26,7 @@ def until_somebody_waits(sessions: Sessions) -> None:
     waiting = text(
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     )
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         with sessions.begin() as session:
             if session.scalar(waiting):
@@ -94,7 +94,7 @@ def test_a_lease_that_is_renewed_while_the_reaper_waits_is_left_alone(sessions: 
             until_somebody_waits(sessions)  # the reaper has read whose leases ran out
             with sessions.begin() as session:
                 assert ledger.renew(session, claim).held
-        assert reaping.result(timeout=240) == Reaped()
+        assert reaping.result(timeout=30) == Reaped()
     assert states(sessions, WorkKind.PROPOSE) == ["running"]
 
 
@@ -117,7 +117,7 @@ def test_two_plans_of_one_job_number_their_candidates_one_after_the_other(sessio
             candidates.add_candidates(first, job, [NewCandidate("seed", "builtin", "cpu")])
             second = pool.submit(make_candidates, sessions, job)
             until_somebody_waits(sessions)
-        second.result(timeout=240)
+        second.result(timeout=30)
     with sessions.begin() as session:
         assert session.scalars(text("SELECT ordinal FROM candidates ORDER BY ordinal")).all() == [1, 2]
 
@@ -135,6 +135,6 @@ def test_the_second_of_two_requests_with_one_key_waits_for_the_first(sessions: S
             made = create(first)
             second = pool.submit(later)
             until_somebody_waits(sessions)
-        again = second.result(timeout=240)
+        again = second.result(timeout=30)
     assert not made.replayed
     assert (again.job.id, again.replayed) == (made.job.id, True)

@@ -161,7 +161,7 @@ def test_a_dead_collector_is_one_warning_and_costs_no_time() -> None:
     with listen("127.0.0.1", 0) as free:
         endpoint = f"http://127.0.0.1:{free.getsockname()[1]}"
     env = {**os.environ, "KERNELWRIGHT_OTLP_ENDPOINT": endpoint, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", BUSY], env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", BUSY], env=env, capture_output=True, text=True, timeout=60, check=True)
     busy_s, stop_s = map(float, done.stdout.split())
     (line,) = [json.loads(line) for line in done.stderr.splitlines()]
     assert (line["event"], line["level"], line["endpoint"]) == ("traces.not_sent", "warning", endpoint)

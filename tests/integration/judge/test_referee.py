@@ -327,6 +327,7 @@ class Elsewhere(Model):
     assert report["baselines_us"][report["baseline"]] == min(report["baselines_us"].values())
 
 
+@pytest.mark.timeout(900)  # 175 s for three judgements on two slow cores beside other tests
 @pytest.mark.parametrize(
     ("good_calls", "verdicts"),
     [(0, ["ok"]), pytest.param(12, ["infra_error", "infra_error", "ok"], marks=pytest.mark.exhaustive)],

@@ -309,7 +309,7 @@ def test_the_server_runs_as_a_process_of_its_own(served: tuple[subprocess.Popen[
     with urllib.request.urlopen(base_url.replace("/v1", "/requests")) as asked:
         assert len(json.load(asked)) == 3
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=240) == 0
+    assert process.wait(timeout=10) == 0
 
 
 @pytest.mark.parametrize("model", ["huggingface/{url}", "oobabooga/{url}"])

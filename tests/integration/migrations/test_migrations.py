@@ -106,6 +106,6 @@ def test_migrators_that_start_together_take_turns(empty_url: str) -> None:
             migration.result(timeout=1)
         assert tables(empty_url) == set()
         other.execute(text(f"SELECT pg_advisory_unlock({key})"))
-        migration.result(timeout=240)
+        migration.result(timeout=30)
     engine.dispose()
     assert tables(empty_url) >= set(Base.metadata.tables)

@@ -118,7 +118,7 @@ def test_a_sender_killed_between_sending_and_settling_is_made_good(sessions: Ses
     with Receiver() as receiver:
         webhook_id, secret = make(sessions, receiver.url)
         job_id = finish_a_job(sessions)
-        killed = subprocess.run([sys.executable, "-c", KILLED, database_url], timeout=240, check=False)
+        killed = subprocess.run([sys.executable, "-c", KILLED, database_url], timeout=20, check=False)
         assert killed.returncode == -signal.SIGKILL
         assert len(receiver.got) == 1
         (row,) = deliveries(sessions, webhook_id)
@@ -136,7 +136,7 @@ def test_a_sender_killed_between_sending_and_settling_is_made_good(sessions: Ses
 
 def test_a_slow_endpoint_holds_up_no_other(sessions: Sessions) -> None:
     let_go = threading.Event()
-    with Receiver(Reply(before=lambda: let_go.wait(120) and None)) as slow, Receiver() as quick:
+    with Receiver(Reply(before=lambda: let_go.wait(10) and None)) as slow, Receiver() as quick:
         slow_id, _ = make(sessions, slow.url)
         quick_id, _ = make(sessions, quick.url)
         for _ in range(6):
@@ -195,7 +195,7 @@ def test_who_is_asked_to_stop_settles_what_it_sends(sessions: Sessions) -> None:
         finish_a_job(sessions)
         deliverer = Deliverer(sessions, HERE, poll_s=0.05)
         deliverer.start()
-        assert asked.wait(120)
+        assert asked.wait(10)
         deliverer.stop()
     (row,) = deliveries(sessions, webhook_id)
     assert (row.state, row.status) == ("succeeded", 204)

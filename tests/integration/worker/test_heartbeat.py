@@ -33,7 +33,7 @@ class Work:
         self.interruption.set()
 
     def wait(self) -> bool:
-        return self.interruption.wait(120)
+        return self.interruption.wait(20)
 
 
 def test_a_lease_outlives_its_length_while_the_work_runs(sessions: Sessions, claim: Claim) -> None:

@@ -10,7 +10,7 @@ import pytest
 from api import doorbell
 from api.doorbell import Bell, Doorbell
 
-PATIENCE_S = 120.0
+PATIENCE_S = 10.0
 
 pytestmark = pytest.mark.anyio
 

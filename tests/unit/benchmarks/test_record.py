@@ -91,7 +91,7 @@ def test_the_agent_tells_its_kernels_in_order_and_then_that_there_are_no_more(mo
     service: Any = Service(questions=5)
     kernels = [Proposal("a", '"""First."""'), Proposal("b", '"""Second."""')]
     judged: list[Any] = []
-    job = answer(service, "job_1", kernels, time.monotonic() + 120, judged.append)
+    job = answer(service, "job_1", kernels, time.monotonic() + 10, judged.append)
     assert (job["state"], service.told) == ("succeeded", ['"""First."""', '"""Second."""', "exhausted"])
     assert [each["progress"]["verdicts"] for each in judged] == [{"ok": 1}, {"ok": 2}]
 

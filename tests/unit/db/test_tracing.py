@@ -36,7 +36,7 @@ def run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
         "KERNELWRIGHT_DATABASE_URL": "postgresql://nobody@localhost/none",
     }
     command = [sys.executable, "-c", code]
-    return subprocess.run(command, env=kept | told | env, capture_output=True, text=True, timeout=240, check=False)
+    return subprocess.run(command, env=kept | told | env, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_without_an_endpoint_everything_does_nothing() -> None:

@@ -109,7 +109,7 @@ def test_a_runner_that_is_waited_for_gives_way_to_a_timing(tmp_path: Path) -> No
         assert runner.meanwhile is not None
         assert runner.meanwhile() == 0.0 and not told, "nobody waits"
         one = timing("timed")
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 10
         while "timed" not in told and time.monotonic() < deadline:
             runner.meanwhile()
         assert told == ["stopped", "timed", "resumed"]
@@ -140,7 +140,7 @@ def test_what_must_not_be_stopped_is_shared_with_others_for_so_long(tmp_path: Pa
                 assert runner.meanwhile is not None and runner.meanwhile() == 0.0
             with third.shared():
                 assert told == [], "and others share it meanwhile, though somebody wants it alone"
-            deadline = time.monotonic() + 120
+            deadline = time.monotonic() + 10
             while "timed" not in told and time.monotonic() < deadline:
                 runner.meanwhile()
             assert told == ["stopped", "timed", "resumed"], "it took longer than it may"
@@ -216,7 +216,7 @@ def test_for_something_short_the_device_is_shared_if_it_is_and_else_had_between_
     with first.exclusive() as give_way:
         thread = threading.Thread(target=short)
         thread.start()
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 10
         while not had.is_set() and time.monotonic() < deadline:
             time.sleep(0.05)
             give_way()

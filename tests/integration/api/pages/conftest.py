@@ -14,5 +14,5 @@ ACCEPT = {"Accept": "text/html,*/*;q=0.8"}
 @pytest.fixture
 def browser(url: str) -> Iterator[httpx2.Client]:
     """Asks for pages, as a browser does."""
-    with httpx2.Client(base_url=url, timeout=240, headers=ACCEPT) as client:
+    with httpx2.Client(base_url=url, timeout=30, headers=ACCEPT) as client:
         yield client

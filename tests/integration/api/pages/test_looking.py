@@ -32,7 +32,7 @@ def showcase(postgres: EmbeddedPostgres, api_database: Engine) -> Iterator[Showc
 @pytest.fixture(scope="module")
 def look(api_url: str, showcase: Showcase) -> Iterator[httpx2.Client]:
     """Asks for pages, as a browser does."""
-    with httpx2.Client(base_url=api_url, timeout=240, headers=ACCEPT) as client:
+    with httpx2.Client(base_url=api_url, timeout=30, headers=ACCEPT) as client:
         yield client
 
 

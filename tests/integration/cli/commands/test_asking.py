@@ -21,7 +21,7 @@ __all__ = ["broker", "configured"]
 @pytest.fixture
 def asking(url: str, configured: Settings, sessions: sessionmaker[Session]) -> Iterator[str]:
     """A job with two open questions; its id."""
-    with httpx2.Client(base_url=url, timeout=240) as http:
+    with httpx2.Client(base_url=url, timeout=30) as http:
         outside = Outside(http, configured, sessions)
         yield outside.submit()
         outside.here.close()

@@ -61,7 +61,7 @@ def refusal(result: CallToolResult) -> str:
 
 @pytest.fixture
 def outside(url: str, configured: Settings, sessions: sessionmaker[Session]) -> Iterator[Outside]:
-    with httpx2.Client(base_url=url, timeout=240) as http:
+    with httpx2.Client(base_url=url, timeout=30) as http:
         outside = Outside(http, configured, sessions)
         yield outside
         outside.here.close()
@@ -175,7 +175,7 @@ def test_the_service_judges_what_this_machine_cannot(url: str, client: Service, 
 
 def _work(client: Service, outside: Outside) -> None:
     """What workers do for a candidate that is judged by the service."""
-    until = time.monotonic() + 120.0
+    until = time.monotonic() + 20.0
     while not (jobs := client.jobs()["data"]) and time.monotonic() < until:
         time.sleep(0.05)
     outside.advance()

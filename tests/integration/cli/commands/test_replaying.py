@@ -113,7 +113,7 @@ class Search:
 @pytest.fixture
 def searched(url: str, configured: Settings, sessions: sessionmaker[Session]) -> Iterator[str]:
     """A job that has ended; its id."""
-    with httpx2.Client(base_url=url, timeout=240) as http:
+    with httpx2.Client(base_url=url, timeout=30) as http:
         outside = Outside(http, configured, sessions)
         body = {"models": [MODEL, "ask/tell"], "budget": {"candidates": 14}, "policy": {"search": "uct"}}
         yield Search(outside, **body, certify=False, admit=False, seed=3).run()

@@ -80,7 +80,7 @@ def test_a_key_is_narrowed_rotated_and_revoked(keys: Callable[..., Result], url:
         assert _status(lambda: ops.submit(BODY)) == 403
         assert keys("ops", "--revoke").exit_code == 0
         # The server that did not revoke it hears of it: milliseconds later.
-        until = time.monotonic() + 120
+        until = time.monotonic() + 5
         while (status := _status(ops.jobs)) == 200 and time.monotonic() < until:
             time.sleep(0.01)
         assert status == 401

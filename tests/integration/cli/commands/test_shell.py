@@ -45,7 +45,7 @@ def offered(lines: list[str], tmp_path: Path) -> list[str]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=240,
+        timeout=120,
     )
     assert done.stderr == ""
     return done.stdout.splitlines()
@@ -95,7 +95,7 @@ def test_ctrl_c_ends_it_with_130_and_leaves_the_job(url: str, client: Client, jo
     assert process.stdout is not None
     assert json.loads(process.stdout.readline())["job_id"] == job["id"]
     process.send_signal(signal.SIGINT)
-    rest, said = process.communicate(timeout=240)
+    rest, said = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "Traceback" not in said and "goes on" in said
     assert all(json.loads(line) for line in rest.splitlines())

@@ -21,7 +21,7 @@ from db.vocabulary import StopReason
 from tests.integration.api.history import History
 from tests.integration.cli.commands.conftest import BODY, OK, ROOT, Kernelwright, command, environment
 
-PATIENCE_S = 240.0
+PATIENCE_S = 60.0
 
 
 def test_an_ended_job_is_told_from_its_beginning(kernelwright: Kernelwright, job: Job, history: History) -> None:

@@ -197,7 +197,7 @@ def test_as_root_without_user_namespaces_postgres_runs_as_nobody(home: Path, mon
 @pytest.mark.skipif(not AS_ROOT, reason="needs root to make a namespace without further namespaces")
 def test_as_root_where_the_kernel_refuses_namespaces_the_other_way_is_chosen(home: Path) -> None:
     asker = python("self", [str(ROOT / "tests/integration/cli/embedded/no_namespaces.py"), str(home)])
-    said, _ = asker.communicate(timeout=240)
+    said, _ = asker.communicate(timeout=60)
     assert said.strip() == "dropped rows 1"
 
 
