@@ -2,20 +2,20 @@
 
     python -m benchmarks.economy --out economy.json                              # five minutes on all visible GPUs
     python -m benchmarks.economy --out economy.json --seconds 120 --think-s 30 --evaluators 3 --jobs 4
-    CUDA_VISIBLE_DEVICES=0 python -m benchmarks.economy --out one.json           # one of them, and then all:
-    python -m benchmarks.economy --out four.json --jobs 16 --against one.json
+    CUDA_VISIBLE_DEVICES=0 python -m benchmarks.economy --out one.json --controls-only  # one of them, then all:
+    python -m benchmarks.economy --out four.json --controls-only --jobs 16 --against one.json
 
 A service of its own (`kernelwright up`), several jobs at once, each with an agent (`ask/tell`) that takes up to six
 questions and answers each after `--think-s`. Answers are configurations of the kernels in
 `benchmarks/record/proposals/`, of every five two with a fault in them, so that verdicts are mixed, and one the
-control, always the same kernel. `--warm-s` is for baselines and first contexts.
+control, always the same kernel (with `--controls-only` all are). `--warm-s` is for baselines and first contexts.
 
 *Busy* is the share of moments, every 20 ms, in which somebody holds the device's lock: to verify or to time. It is
 asked for from outside, by trying to take the lock. *Utilisation* is the share of the time in which the driver saw a
 kernel run: less than busy, since a check also reads, compares and compiles while it shares the device.
 
-`--against` has the figures of another run: how many times its evaluations, and of all pairs of a control there and
-here the share whose 95 % intervals overlap, beside the ratio of their median speedups.
+`--against` has the figures of another run: how many times its evaluations an hour, and of all pairs of a control there
+and here the share whose 95 % intervals overlap, beside the ratio of their median speedups.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from typing import Any
 
 from benchmarks.economy.agents import Agent
 from benchmarks.economy.busy import Watch
-from benchmarks.economy.comparison import compared
+from benchmarks.economy.comparison import compared, per_hour
 from benchmarks.economy.utilisation import Utilisation
 from benchmarks.economy.variants import variants
 from benchmarks.record.plan import plan
@@ -60,7 +60,13 @@ def main() -> int:
         stop = threading.Event()
         stack.callback(stop.set)
         agents = [
-            Agent(url, _body(entry.problem, entry.language, hardware), variants(entry, number), options.think_s, stop)
+            Agent(
+                url,
+                _body(entry.problem, entry.language, hardware),
+                variants(entry, number, controls_only=options.controls_only),
+                options.think_s,
+                stop,
+            )
             for number, entry in enumerate(entries[index % len(entries)] for index in range(options.jobs))
         ]
         for agent in agents:
@@ -88,14 +94,18 @@ def _measure(url: str, home: Path, seconds: float, agents: Sequence[Agent]) -> d
         busy = {name: round(share, 3) for name, share in watch.shares().items() if name.startswith(("gpu", "cpu"))}
         found = _evaluated(client, began, ended)
     controls = set().union(*(agent.controls for agent in agents))
-    wall_s = (ended - began).total_seconds()
+    ended_s = sorted(
+        (datetime.fromisoformat(each["evaluated_at"]) - began).total_seconds() for _problem, each in found
+    )
     return {
-        "wall_s": round(wall_s, 1),
+        "wall_s": round((ended - began).total_seconds(), 1),
         "devices": len(busy),
         "busy": busy,
         "utilisation": {name: round(share, 3) for name, share in used.items()},
         "verdicts": dict(Counter(each["verdict"] for _problem, each in found)),
-        "evaluations_per_hour": round(3600 * len(found) / wall_s),
+        "evaluations": len(found),
+        "evaluations_per_hour": round(per_hour(ended_s)),
+        "ended_s": [round(each, 1) for each in ended_s],
         "controls": [
             {"problem": problem, "verdict": each["verdict"], "speedup": each["speedup"], "ci95": each["ci95"]}
             for problem, each in found
@@ -144,6 +154,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=4, help="at once, each with up to six open questions")
     parser.add_argument("--evaluators", type=int, default=3, help="that share each GPU")
     parser.add_argument("--problems", default=PROBLEMS)
+    parser.add_argument("--controls-only", action="store_true", help="the same kernel each time, without faults")
     parser.add_argument("--against", type=Path, help="figures of another run, to compare with")
     parser.add_argument("--hardware")
     parser.add_argument("--home", type=Path)

@@ -2,23 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import product
-from statistics import median
+import random
+from collections.abc import Mapping, Sequence
+from itertools import pairwise, product
+from statistics import median, quantiles
 from typing import Any
+
+_RESAMPLES = 2000
+
+
+def per_hour(ended_s: Sequence[float]) -> float:
+    """Evaluations an hour, from the seconds at which they ended in ascending order: by the time between the first and
+    the last, since of ten in a window the parts of evaluations at its edges are a tenth. 0 for fewer than two."""
+    if len(ended_s) < 2 or ended_s[-1] == ended_s[0]:
+        return 0.0
+    return 3600 * (len(ended_s) - 1) / (ended_s[-1] - ended_s[0])
 
 
 def compared(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """The evaluations of `other` per one of `one`, and for each problem their controls: `pairs` of one there and one
-    here, the share whose 95 % intervals overlap (`within`), and the `ratio` of their median speedups. Raises ValueError
-    where `one` has no evaluation."""
-    if not one["evaluations_per_hour"]:
-        raise ValueError("the run to compare with has no evaluation: let it go on for longer")
+    """The evaluations of `other` per one of `one`, with a 95 % interval, and for each problem their controls: `pairs`
+    of one there and one here, the share whose 95 % intervals overlap (`within`), and the `ratio` of their median
+    speedups. Raises ValueError where `one` has no two evaluations."""
+    if not per_hour(one["ended_s"]):
+        raise ValueError("the run to compare with has no two evaluations: let it go on for longer")
     problems = sorted(_controls(one).keys() & _controls(other).keys())
     return {
-        "evaluations": round(other["evaluations_per_hour"] / one["evaluations_per_hour"], 2),
+        "evaluations": round(per_hour(other["ended_s"]) / per_hour(one["ended_s"]), 2),
+        "ci95": _interval(one["ended_s"], other["ended_s"]),
         "controls": {problem: _timed(_controls(one)[problem], _controls(other)[problem]) for problem in problems},
     }
+
+
+def _interval(these: Sequence[float], those: Sequence[float]) -> list[float]:
+    """Percentile bootstrap (Efron, 1979) over the times between one end and the next."""
+    dice = random.Random(0)
+    gaps = [[late - early for early, late in pairwise(ended_s)] for ended_s in (these, those)]
+    if not all(any(each) for each in gaps):
+        return [0.0, 0.0]
+    ratios = []
+    for _resample in range(_RESAMPLES):
+        here, there = (sum(dice.choices(each, k=len(each))) / len(each) for each in gaps)
+        ratios.append(here / max(there, 1e-9))
+    cuts = quantiles(ratios, n=40)
+    return [round(cuts[0], 2), round(cuts[-1], 2)]
 
 
 def _timed(these: list[Any], those: list[Any]) -> dict[str, float]:

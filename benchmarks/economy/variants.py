@@ -24,8 +24,9 @@ class Variant:
     is_control: bool = False
 
 
-def variants(entry: Entry, seed: int) -> Iterator[Variant]:
-    """Of their sources no two are the same: each has a number of its own. Raises ValueError without proposals."""
+def variants(entry: Entry, seed: int, *, controls_only: bool = False) -> Iterator[Variant]:
+    """Of their sources no two are the same: each has a number of its own. Raises ValueError without proposals.
+    `controls_only`: evaluations that are as long as each other, so that a few tell how many there are in an hour."""
     if not entry.proposals:
         raise ValueError(f"nobody wrote a kernel for {entry.problem}")
     dice = random.Random(seed)
@@ -35,11 +36,11 @@ def variants(entry: Entry, seed: int) -> Iterator[Variant]:
     possible = [fault for fault in FAULTS.values() if "class ModelNew" in fault(honest, problem)]
     faults = islice(cycle(possible), seed, None)
     for number in count():
-        is_control = number % len(BAD) == 0
+        is_control = controls_only or number % len(BAD) == 0
         source = honest if is_control else dice.choice(entry.proposals).source
         space = None if is_control else read_space(source)
         if space is not None:
             source = with_values(source, dice.choice(list(space.configurations())))
-        if BAD[number % len(BAD)]:
+        if not is_control and BAD[number % len(BAD)]:
             source = next(faults)(source, problem)
         yield Variant(f"{source}\nVARIANT = {seed * 1_000_000 + number}\n", is_control)

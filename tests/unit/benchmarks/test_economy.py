@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks.economy.busy import Watch
-from benchmarks.economy.comparison import compared
+from benchmarks.economy.comparison import compared, per_hour
 from benchmarks.economy.utilisation import Utilisation
 from benchmarks.economy.variants import variants
 from benchmarks.record.plan import Entry, plan
@@ -68,17 +68,38 @@ def test_the_control_is_the_same_kernel_each_time() -> None:
     assert len(controls) == 4 and kernels == {entry.proposals[0].source + "\n"}
 
 
+def test_without_faults_all_are_the_control() -> None:
+    (entry,) = plan("cpu", ["softmax"])
+    made = list(islice(variants(entry, 1, controls_only=True), 10))
+    assert all(each.is_control for each in made) and len({each.source for each in made}) == 10
+
+
+def test_evaluations_an_hour_are_counted_between_the_first_and_the_last_that_ended() -> None:
+    assert per_hour([20.0, 30.0, 38.0, 50.0]) == 360
+    assert per_hour([]) == per_hour([20.0]) == per_hour([20.0, 20.0]) == 0
+
+
 def _control(problem: str, low: float, high: float) -> dict[str, Any]:
     return {"problem": problem, "verdict": "ok", "speedup": (low + high) / 2, "ci95": [low, high]}
 
 
 def test_two_runs_are_compared_by_their_evaluations_and_their_controls() -> None:
     refused = {"problem": "softmax", "verdict": "infra_error", "speedup": None, "ci95": None}
-    one = {"evaluations_per_hour": 500, "controls": [_control("softmax", 1.0, 1.2), _control("cumsum", 2.0, 2.2)]}
+    one = {
+        "ended_s": [float(second) for second in range(0, 200, 10)],
+        "controls": [_control("softmax", 1.0, 1.2), _control("cumsum", 2.0, 2.2)],
+    }
     four = {
-        "evaluations_per_hour": 1950,
+        "ended_s": [2.5 * number + 0.5 * (number % 2) for number in range(79)],
         "controls": [_control("softmax", 1.1, 1.3), _control("softmax", 1.3, 1.5), refused],
     }
     found = compared(one, four)
-    assert found["evaluations"] == 3.9
+    low, high = found["ci95"]
+    assert found["evaluations"] == 4.0 and 3.8 < low < 4.0 < high < 4.3
     assert found["controls"] == {"softmax": {"pairs": 2, "within": 0.5, "ratio": pytest.approx(1.182)}}
+
+
+def test_one_evaluation_is_nothing_to_compare_with() -> None:
+    one = {"ended_s": [3.0], "controls": []}
+    with pytest.raises(ValueError, match="let it go on for longer"):
+        compared(one, {"ended_s": [1.0, 2.0], "controls": []})
