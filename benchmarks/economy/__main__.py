@@ -4,11 +4,13 @@
     python -m benchmarks.economy --out economy.json --seconds 120 --think-s 30 --evaluators 3 --jobs 4
     CUDA_VISIBLE_DEVICES=0 python -m benchmarks.economy --out one.json --controls-only  # one of them, then all:
     python -m benchmarks.economy --out four.json --controls-only --jobs 16 --against one.json
+    python -m benchmarks.economy --out quick.json --workloads 1 --no-profile     # many short evaluations instead
 
 A service of its own (`kernelwright up`), several jobs at once, each with an agent (`ask/tell`) that takes up to six
 questions and answers each after `--think-s`. Answers are configurations of the kernels in
 `benchmarks/record/proposals/`, of every five two with a fault in them, so that verdicts are mixed, and one the
 control, always the same kernel (with `--controls-only` all are). `--warm-s` is for baselines and first contexts.
+Evaluations are of all workloads, or of the first `--workloads`: those take seconds, so that minutes have many.
 
 *Busy* is the share of moments, every 20 ms, in which somebody holds the device's lock: to verify or to time. It is
 asked for from outside, by trying to take the lock. *Utilisation* is the share of the time in which the driver saw a
@@ -40,6 +42,8 @@ from benchmarks.economy.variants import variants
 from benchmarks.record.plan import plan
 from benchmarks.service import home_of, serving
 from cli.client import TERMINAL_STATES, Client
+from problems._derive import with_workloads
+from problems.catalog import bundled
 from worker.profile.gpus import detect_hardware
 
 PROBLEMS = "gemm_w4a16:triton,lora_batched:triton,moe_topk_router:triton"
@@ -56,13 +60,15 @@ def main() -> int:
     entries = [entry for entry in plan(hardware, options.problems.split(",")) if entry.proposals]
     home = home_of(options.home)
     # Tuning would keep a device busy by itself: what is measured is how proposals keep up.
-    with serving(home, hardware, options.evaluators, KERNELWRIGHT_TUNE_CONFIGURATIONS="0") as url, ExitStack() as stack:
+    profile = str(not options.no_profile)
+    variables = {"KERNELWRIGHT_TUNE_CONFIGURATIONS": "0", "KERNELWRIGHT_PROFILE_CANDIDATES": profile}
+    with serving(home, hardware, options.evaluators, **variables) as url, ExitStack() as stack:
         stop = threading.Event()
         stack.callback(stop.set)
         agents = [
             Agent(
                 url,
-                _body(entry.problem, entry.language, hardware),
+                _body(_problem(entry.problem, hardware, options.workloads), entry.language, hardware),
                 variants(entry, number, controls_only=options.controls_only),
                 options.think_s,
                 stop,
@@ -76,7 +82,8 @@ def main() -> int:
         stop.set()
         _end(url)
     figures = found | {"hardware": hardware, "jobs": options.jobs, "think_s": options.think_s,
-                       "evaluators_per_gpu": options.evaluators, "problems": options.problems}  # fmt: skip
+                       "evaluators_per_gpu": options.evaluators, "problems": options.problems,
+                       "workloads": options.workloads or "all", "profile": not options.no_profile}  # fmt: skip
     options.out.write_text(json.dumps(figures, indent=1) + "\n")
     if other is not None:
         figures["against"] = compared(other, figures)
@@ -94,9 +101,7 @@ def _measure(url: str, home: Path, seconds: float, agents: Sequence[Agent]) -> d
         busy = {name: round(share, 3) for name, share in watch.shares().items() if name.startswith(("gpu", "cpu"))}
         found = _evaluated(client, began, ended)
     controls = set().union(*(agent.controls for agent in agents))
-    ended_s = sorted(
-        (datetime.fromisoformat(each["evaluated_at"]) - began).total_seconds() for _problem, each in found
-    )
+    ended_s = sorted((datetime.fromisoformat(each["evaluated_at"]) - began).total_seconds() for _problem, each in found)
     return {
         "wall_s": round((ended - began).total_seconds(), 1),
         "devices": len(busy),
@@ -132,7 +137,17 @@ def _evaluated(client: Client, began: datetime, ended: datetime) -> list[tuple[s
     ]
 
 
-def _body(problem: str, language: str, hardware: str) -> dict[str, Any]:
+def _problem(name: str, hardware: str, workloads: int | None) -> str | dict[str, str]:
+    """The name of a bundled problem, or it with its first so many workloads only."""
+    if workloads is None:
+        return name
+    outline = bundled()[name]
+    wanted = outline.spec.workloads_for(hardware)[:workloads]
+    shorter = with_workloads(outline, f"{name}_{len(wanted)}", wanted)
+    return {"name": shorter.name, "source": shorter.source}
+
+
+def _body(problem: str | dict[str, str], language: str, hardware: str) -> dict[str, Any]:
     return {
         "problem": problem,
         "target": {"hardware": hardware, "language": language},
@@ -155,6 +170,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--evaluators", type=int, default=3, help="that share each GPU")
     parser.add_argument("--problems", default=PROBLEMS)
     parser.add_argument("--controls-only", action="store_true", help="the same kernel each time, without faults")
+    parser.add_argument("--workloads", type=int, help="only the first so many of each problem")
+    parser.add_argument("--no-profile", action="store_true", help="look for no bottlenecks")
     parser.add_argument("--against", type=Path, help="figures of another run, to compare with")
     parser.add_argument("--hardware")
     parser.add_argument("--home", type=Path)

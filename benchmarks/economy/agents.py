@@ -18,7 +18,7 @@ class Agent(threading.Thread):
     def __init__(
         self, url: str, body: Mapping[str, Any], answers: Iterator[Variant], think_s: float, stop: threading.Event
     ) -> None:
-        super().__init__(name=f"agent {body['problem']}", daemon=True)
+        super().__init__(name="agent", daemon=True)
         self._url, self._body, self._answers = url, body, answers
         self._think_s, self._stop_it = think_s, stop
         self.controls: set[str] = set()
