@@ -31,6 +31,9 @@ _CELERY = (
 )
 
 
+_THREADS = "KERNELWRIGHT_JUDGE_THREADS"
+
+
 class UnknownQueue(CliError):
     """{queue} is no queue: choose among control, llm, cpu and gpu, separated by commas."""
 
@@ -88,13 +91,25 @@ def worker_programs(
         # Without this the evaluator of the CPU would open a context on the first GPU.
         programs.append(_worker("cpu", "cpu", alone, around, {"CUDA_VISIBLE_DEVICES": ""}, grace_s=grace_s))
     if "gpu" in queues:
+        shared = _share_of_cores(len(gpus) * evaluators_per_gpu)
         for gpu in gpus:
-            pinned = {"CUDA_VISIBLE_DEVICES": gpu.uuid}
+            pinned = {"CUDA_VISIBLE_DEVICES": gpu.uuid, **shared}
             names = [f"gpu{gpu.index}", *(f"gpu{gpu.index}-{number}" for number in range(2, evaluators_per_gpu + 1))]
             programs += [
                 _worker(name, target_queue(gpu.hardware), alone, around, pinned, grace_s=grace_s) for name in names
             ]
     return programs
+
+
+def _share_of_cores(judges: int) -> dict[str, str]:
+    """What tells several judges of GPUs how many threads each has, unless somebody has said so.
+
+    With a thread for each of 64 cores four judges had a load of 12 to 20 and one of 1.4, and judged 3.5 times as many
+    candidates as one (H100s; with shares of the cores it was not measured).
+    """
+    if judges < 2 or _THREADS in os.environ:
+        return {}
+    return {_THREADS: str(max(1, len(os.sched_getaffinity(0)) // judges))}
 
 
 def _worker(

@@ -77,6 +77,9 @@ class Settings(BaseSettings):
     evaluators_per_gpu: int = Field(default=1, ge=1, le=16)
     """Evaluators that share one GPU. While one times alone, the others build, and check beside each other; each has a
     context and arenas of its own on it. One more than the share of builds in a judgement is enough."""
+    judge_threads: int | None = Field(default=None, ge=1)
+    """Threads of a judge's own arithmetic on the CPU, and of what it runs there. None: one for each core, or its share
+    of the cores where several judges of GPUs are started together."""
     minimum_sandbox: Literal["namespaces", "landlock", "process"] = "landlock"
     """A worker whose machine offers less refuses to run candidates. `process` confines little: trusted code only."""
 

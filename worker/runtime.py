@@ -65,6 +65,7 @@ class Runtime:
                 settings.minimum_sandbox,
                 profile=settings.profile_candidates,
                 code=settings.keep_code,
+                threads=settings.judge_threads,
             )
             self._judges[hardware] = Judge(options)
         return self._judges[hardware]

@@ -65,7 +65,7 @@ class Ground:
         """A secret in the environment of the judge (this process)."""
         os.environ["KERNELWRIGHT_CANARY"] = self.canary
         confined = level if level != "none" else None
-        self._zygote = Zygote(zygote_environment(_ROOT), confined or "process")
+        self._zygote = Zygote(zygote_environment(_ROOT, os.cpu_count() or 1), confined or "process")
         self.builds = BuildCache(home / "builds", level=confined, timeout_s=10, memory_bytes=2 << 30)
         self._builder = make_builder(self.builds, on_gpu=False)
 

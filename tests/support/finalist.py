@@ -32,7 +32,7 @@ def means(home: Path, problem: str, hardware: str) -> Iterator[RefereeParts]:
     on_gpu = hardware != "cpu"
     device = "cuda:0" if on_gpu else "cpu"
     (home / "build").mkdir()
-    zygote = Zygote(zygote_environment(ROOT))
+    zygote = Zygote(zygote_environment(ROOT, torch.get_num_threads()))
     builder = make_builder(BuildCache(home / "build"), on_gpu=on_gpu)
 
     @contextmanager

@@ -48,6 +48,8 @@ class JudgeOptions:
     """Look for the bottleneck of accepted candidates (1 to 3 s each on a CPU)."""
     code: bool = False
     """Put the generated code of accepted candidates into their reports (0.2 s each on a CPU)."""
+    threads: int | None = None
+    """Of its own arithmetic on the CPU, and its runners'; None: one for each core."""
 
 
 class JudgeFailed(Exception):
@@ -166,6 +168,8 @@ class Judge:
         environment |= STEADY_ALLOCATOR | {"PYTHONPATH": os.pathsep.join(paths), "HOME": str(self._options.home)}
         environment["OMP_WAIT_POLICY"] = "PASSIVE"  # its idle threads must not take a core from what it times
         options = self._options
+        if options.threads is not None:
+            environment["OMP_NUM_THREADS"] = str(options.threads)
         chosen = {"eager": options.eager_only, "no-profile": not options.profile, "code": options.code}
         switches = [name for name, on in chosen.items() if on]
         arguments = [str(options.home), options.hardware, options.minimum_sandbox, *switches]

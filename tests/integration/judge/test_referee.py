@@ -357,6 +357,14 @@ class Spoilt(Model):
     assert "illegal memory access" in judged["environment"]["baselines_missing"]["library_spoilt"]
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_judge_and_its_runners_have_as_many_threads_as_it_is_told(tmp_path: Path, threads: int) -> None:
+    with Judge(JudgeOptions(tmp_path, "cpu", eager_only=True, threads=threads)) as judge:
+        report = judged(judge, body(f"assert torch.get_num_threads() == {threads}\nreturn right"))
+    assert report["verdict"] == "ok", report["reason"]
+    assert report["environment"]["threads"] == threads
+
+
 def test_a_reference_that_spoils_its_process_is_the_problems_fault(tmp_path: Path) -> None:
     spoilt = 'raise RuntimeError("CUDA error: device-side assert triggered")'
     runs = "return torch.relu(x + self.bias)"

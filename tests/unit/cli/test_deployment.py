@@ -48,6 +48,19 @@ def test_evaluators_may_share_a_device() -> None:
     assert len({program.argv[program.argv.index("--hostname") + 1] for program in found}) == 6
 
 
+def test_judges_of_gpus_share_the_cores_unless_somebody_says_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _pid: set(range(64)))
+
+    def threads(gpus: list[Gpu], evaluators: int) -> set[str | None]:
+        found = worker_programs(("gpu",), gpus, AROUND, evaluators_per_gpu=evaluators)
+        return {program.env.get("KERNELWRIGHT_JUDGE_THREADS") for program in found}
+
+    assert threads(GPUS, 1) == {"32"} and threads(GPUS[:1], 3) == {"21"} and threads(GPUS, 50) == {"1"}
+    assert threads(GPUS[:1], 1) == {None}
+    monkeypatch.setenv("KERNELWRIGHT_JUDGE_THREADS", "5")
+    assert threads(GPUS, 1) == {"5"}
+
+
 def test_only_the_process_that_calls_models_gets_their_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, program in programs(monkeypatch).items():
         holds = {key for key in ("OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN") if key in program.env}

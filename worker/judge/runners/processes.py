@@ -119,7 +119,7 @@ class Processes:
 
     def _ensure_zygote(self) -> Zygote:
         if self._zygote is None:
-            self._zygote = Zygote(zygote_environment(_PROJECT_ROOT))
+            self._zygote = Zygote(zygote_environment(_PROJECT_ROOT, torch.get_num_threads()))
             weakest = sandbox.LEVELS.index(self._options.minimum_sandbox)
             if sandbox.LEVELS.index(self._zygote.level) > weakest:
                 raise SandboxTooWeak(

@@ -425,8 +425,8 @@ idle threads of one kept the other's from their core, after each thaw too: calls
 of the samples, with an interval of 0.54 to 1.83; now 1.42 to 1.72 (measured)."""
 
 
-def zygote_environment(project_root: Path) -> dict[str, str]:
-    """The zygote's environment, and so what every runner's allocator does."""
+def zygote_environment(project_root: Path, threads: int) -> dict[str, str]:
+    """The zygote's environment, and so what every runner's allocator does and how many threads torch has there."""
     gpu_names = ("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "CUDA_HOME")
     return (
         {
@@ -434,7 +434,7 @@ def zygote_environment(project_root: Path) -> dict[str, str]:
             "LANG": "C.UTF-8",
             "PYTHONPATH": os.pathsep.join([str(project_root), *filter(None, [os.environ.get("PYTHONPATH")])]),
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
-            "OMP_NUM_THREADS": str(os.cpu_count() or 1),
+            "OMP_NUM_THREADS": str(threads),
             "GOMP_SPINCOUNT": _SPINS,
         }
         | STEADY_ALLOCATOR
