@@ -392,7 +392,10 @@ template <int WIDTH, bool HELD, bool TILED> __device__ __forceinline__ void norm
             }
             finished<0>();
             settled(acc);
-            if (chunk + 2 >= CHUNKS && lane == 0) arrive(empty + buffer);
+            if (chunk + 2 >= CHUNKS) {
+                __syncwarp();  // all lanes have read the masks of the tile before
+                if (lane == 0) arrive(empty + buffer);
+            }
             keep(acc, one_bias, more_bias, masks + round % 4 * 128, made, n, b, chunk * 4 + warp, put);
         }
     }
