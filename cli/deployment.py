@@ -104,7 +104,7 @@ def worker_programs(
 def _share_of_cores(judges: int) -> dict[str, str]:
     """What tells several judges of GPUs how many threads each has, unless somebody has said so.
 
-    With a thread for each of 64 cores four judges had a load of 12 to 20 and one of 1.4, and judged 3.5 times as many
+    With a thread for each of 64 cores four judges had a load of 12 to 20 and one of 1.4, and judged 3.4 times as many
     candidates as one (H100s; with shares of the cores it was not measured).
     """
     if judges < 2 or _THREADS in os.environ:

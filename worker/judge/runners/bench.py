@@ -15,6 +15,7 @@ import torch
 
 from worker.judge.numerics.truth import Case
 from worker.judge.reference.problem import Instance
+from worker.judge.runners.processes import threads_for
 from worker.judge.runners.sessions import Runner
 from worker.runner import memory, protocol, values
 from worker.runner.mixing import Mix
@@ -270,7 +271,7 @@ class Workbench:
         """Take the runner back from the bell, unless it has left it: 30 s were waited for one whose call had failed."""
         if not self.runner.off_the_bell:
             self.runner.ring(protocol.QUIT, 30)
-        self.runner.ask({"op": "threads", "count": torch.get_num_threads()}, 30)
+        self.runner.ask({"op": "threads", "count": threads_for(on_gpu=self.device != "cpu")}, 30)
 
     def trim(self) -> None:
         """Have the runner give back what it does not use of a GPU's memory: others are timed next."""

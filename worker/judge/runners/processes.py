@@ -20,6 +20,7 @@ _RUNNER_LIFE_S = 1800.0
 """For what outlives its judge; each message has a limit of its own. With six judges on one GPU a runner waited up to
 340 s while others were timed or its baselines compiled."""
 _BASELINE_LIFE_S = 24 * 3600.0
+_BESIDE_A_GPU = 4
 
 
 class SandboxTooWeak(Exception):
@@ -115,11 +116,11 @@ class Processes:
             gpu=gpu,
         )
         own = {"TORCHINDUCTOR_CACHE_DIR": str(compile_cache)} if compile_cache else {}
-        return zygote.spawn(confinement, runner_environment(torch.get_num_threads(), gpu=gpu) | own)
+        return zygote.spawn(confinement, runner_environment(threads_for(on_gpu=self._on_gpu), gpu=gpu) | own)
 
     def _ensure_zygote(self) -> Zygote:
         if self._zygote is None:
-            self._zygote = Zygote(zygote_environment(_PROJECT_ROOT, torch.get_num_threads()))
+            self._zygote = Zygote(zygote_environment(_PROJECT_ROOT, threads_for(on_gpu=self._on_gpu)))
             weakest = sandbox.LEVELS.index(self._options.minimum_sandbox)
             if sandbox.LEVELS.index(self._zygote.level) > weakest:
                 raise SandboxTooWeak(
@@ -127,6 +128,15 @@ class Processes:
                     "is required: allow user namespaces, or lower the requirement knowingly"
                 )
         return self._zygote
+
+
+def threads_for(*, on_gpu: bool) -> int:
+    """Threads of torch's in a runner: as many as in its judge, but few where kernels run on a GPU.
+
+    It has them twice, and a runner is stopped and resumed hundreds of times in a race: with 128 threads that took
+    14.5 ms a time, with 32 2.5, with 8 1.0, most of it for looking through all of them for children (two busy cores).
+    """
+    return min(_BESIDE_A_GPU, torch.get_num_threads()) if on_gpu else torch.get_num_threads()
 
 
 def _address_space_beyond() -> int:

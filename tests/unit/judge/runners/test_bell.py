@@ -20,5 +20,5 @@ def test_a_runner_is_taken_back_from_the_bell_unless_it_has_left_it(*, failed: b
         ring=lambda command, _limit_s: rung.append(command),
         ask=lambda message, _limit_s: asked.append(message["op"]),
     )
-    Workbench.cool(cast(Any, SimpleNamespace(runner=runner)))
+    Workbench.cool(cast(Any, SimpleNamespace(runner=runner, device="cpu")))
     assert (rung, asked) == ([] if failed else [protocol.QUIT], ["threads"])
