@@ -100,6 +100,7 @@ def test_two_runs_are_compared_by_their_evaluations_and_their_controls() -> None
 
 
 def test_one_evaluation_is_nothing_to_compare_with() -> None:
-    one = {"ended_s": [3.0], "controls": []}
-    with pytest.raises(ValueError, match="let it go on for longer"):
-        compared(one, {"ended_s": [1.0, 2.0], "controls": []})
+    once, twice = {"ended_s": [3.0], "controls": []}, {"ended_s": [1.0, 2.0], "controls": []}
+    for one, other in ((once, twice), (twice, once)):
+        with pytest.raises(ValueError, match="let it go on for longer"):
+            compared(one, other)
