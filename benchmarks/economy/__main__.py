@@ -1,6 +1,6 @@
 """How busy a device is, and how many candidates are judged in an hour, while every proposal takes half a minute.
 
-    python -m benchmarks.economy --out economy.json                              # five minutes on all visible GPUs
+    python -m benchmarks.economy --out economy.json                              # four minutes on all visible GPUs
     python -m benchmarks.economy --out economy.json --seconds 120 --think-s 30 --evaluators 3 --jobs 4
     CUDA_VISIBLE_DEVICES=0 python -m benchmarks.economy --out one.json --controls-only  # one of them, then all:
     python -m benchmarks.economy --out four.json --controls-only --jobs 16 --against one.json
@@ -9,8 +9,10 @@
 A service of its own (`kernelwright up`), several jobs at once, each with an agent (`ask/tell`) that takes up to six
 questions and answers each after `--think-s`. Answers are configurations of the kernels in
 `benchmarks/record/proposals/`, of every five two with a fault in them, so that verdicts are mixed, and one the
-control, always the same kernel (with `--controls-only` all are). `--warm-s` is for baselines and first contexts.
-Evaluations are of all workloads, or of the first `--workloads`: those take seconds, so that minutes have many.
+control, always the same kernel (with `--controls-only` all are). What is measured begins when the first answer of each
+agent has been judged: baselines are compiled and contexts made by then. Evaluations are of answers, since built-in
+seeds that are refused take less; of all workloads, or of the first `--workloads`: those take seconds, so that minutes
+have many.
 
 *Busy* is the share of moments, every 20 ms, in which somebody holds the device's lock: to verify or to time. It is
 asked for from outside, by trying to take the lock. *Utilisation* is the share of the time in which the driver saw a
@@ -77,7 +79,7 @@ def main() -> int:
         ]
         for agent in agents:
             agent.start()
-        time.sleep(options.warm_s)
+        _warm(url, agents, options.warm_s)
         found = _measure(url, home, options.seconds, agents)
         stop.set()
         _end(url)
@@ -92,6 +94,18 @@ def main() -> int:
     return 0
 
 
+def _warm(url: str, agents: Sequence[Agent], limit_s: float) -> None:
+    deadline = time.monotonic() + limit_s
+    with Client(url) as client:
+        waiting = list(agents)
+        while waiting:
+            if time.monotonic() > deadline:
+                raise SystemExit(f"not each agent had an answer judged in {limit_s:.0f} s: raise --warm-s")
+            time.sleep(1)
+            judged = {each["id"] for _problem, each in _judged(client)}
+            waiting = [agent for agent in waiting if judged.isdisjoint(agent.answered)]
+
+
 def _measure(url: str, home: Path, seconds: float, agents: Sequence[Agent]) -> dict[str, Any]:
     with Client(url) as client, Watch(home / "run") as watch, Utilisation() as utilisation:
         began = datetime.now(UTC)
@@ -99,9 +113,11 @@ def _measure(url: str, home: Path, seconds: float, agents: Sequence[Agent]) -> d
         ended = datetime.now(UTC)
         used = utilisation.shares()
         busy = {name: round(share, 3) for name, share in watch.shares().items() if name.startswith(("gpu", "cpu"))}
-        found = _evaluated(client, began, ended)
+        judged = _judged(client)
     controls = set().union(*(agent.controls for agent in agents))
-    ended_s = sorted((datetime.fromisoformat(each["evaluated_at"]) - began).total_seconds() for _problem, each in found)
+    answered = set().union(*(agent.answered for agent in agents))
+    found = [(problem, each) for problem, each in judged if each["id"] in answered and began <= _end_of(each) < ended]
+    ended_s = sorted((_end_of(each) - began).total_seconds() for _problem, each in found)
     return {
         "wall_s": round((ended - began).total_seconds(), 1),
         "devices": len(busy),
@@ -119,22 +135,26 @@ def _measure(url: str, home: Path, seconds: float, agents: Sequence[Agent]) -> d
     }
 
 
+def _judged(client: Client) -> list[tuple[str, Any]]:
+    """The problem and the candidate of each evaluation that has ended."""
+    return [
+        (job["problem"]["name"], each)
+        for job in client.jobs(limit=100)["data"]
+        for each in client.candidates(job["id"], sort="-ordinal", limit=_PAGE)["data"]
+        if each["evaluated_at"]
+    ]
+
+
+def _end_of(candidate: Any) -> datetime:
+    return datetime.fromisoformat(candidate["evaluated_at"])
+
+
 def _end(url: str) -> None:
     """Cancel what goes on: another run in the same home, which has its baselines compiled, would judge it."""
     with Client(url) as client:
         for job in client.jobs(limit=100)["data"]:
             if job["state"] not in TERMINAL_STATES:
                 client.cancel(job["id"], reason="measured")
-
-
-def _evaluated(client: Client, began: datetime, ended: datetime) -> list[tuple[str, Any]]:
-    """The problem and the candidate of each evaluation that ended between two moments."""
-    return [
-        (job["problem"]["name"], each)
-        for job in client.jobs(limit=100)["data"]
-        for each in client.candidates(job["id"], sort="-ordinal", limit=_PAGE)["data"]
-        if each["evaluated_at"] and began <= datetime.fromisoformat(each["evaluated_at"]) < ended
-    ]
 
 
 def _problem(name: str, hardware: str, workloads: int | None) -> str | dict[str, str]:
@@ -164,7 +184,9 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=240.0)
-    parser.add_argument("--warm-s", type=float, default=120.0)
+    parser.add_argument(
+        "--warm-s", type=float, default=600.0, help="at most, until each agent's first answer is judged"
+    )
     parser.add_argument("--think-s", type=float, default=30.0)
     parser.add_argument("--jobs", type=int, default=4, help="at once, each with up to six open questions")
     parser.add_argument("--evaluators", type=int, default=3, help="that share each GPU")

@@ -21,8 +21,10 @@ class Agent(threading.Thread):
         super().__init__(name="agent", daemon=True)
         self._url, self._body, self._answers = url, body, answers
         self._think_s, self._stop_it = think_s, stop
+        self.answered: set[str] = set()
+        """The candidates that are answers of its."""
         self.controls: set[str] = set()
-        """The candidates that are its control."""
+        """Those of them that are its control."""
 
     def run(self) -> None:
         """Ask, and leave each question to a timer."""
@@ -41,6 +43,7 @@ class Agent(threading.Thread):
     def _tell(self, job_id: str, question: Question, answer: Variant) -> None:
         if self._stop_it.is_set():
             return
+        self.answered.add(question["candidate_id"])
         if answer.is_control:
             self.controls.add(question["candidate_id"])
         with Client(self._url) as client:

@@ -58,8 +58,9 @@ INLINE float lanes_sum(vf v) {
     return t[0];
 }
 
-// exp: x = n ln2 + r, |r| <= ln2 / 2, a polynomial for e^r, times 2^n by the exponent's bits (2 ulp). NaN stays NaN.
-INLINE vf exp_near(vf x) {
+// exp of x <= 88: x = n ln2 + r, |r| <= ln2 / 2, a polynomial for e^r, times 2^n by the exponent's bits (2 ulp). Results
+// below 2^-126 are made 2^64 times as large at first: a state of 1e20 makes a gradient of them. NaN stays NaN.
+INLINE vf exp_down(vf x) {
     const vf t = x * 1.44269504f + 12582912.0f, n = t - 12582912.0f;
     const vf r = n * 2.12194440e-4f + (n * -0.693359375f + x);
     vf p = r * 1.9875691500e-4f + 1.3981999507e-3f;
@@ -68,9 +69,10 @@ INLINE vf exp_near(vf x) {
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = (p * (r * r) + r) + 1.0f;
-    return x == x ? (vf)((vi)p + ((vi)t << 23)) : x;
+    const vi low = x < -87.0f;
+    const vf scaled = (vf)((vi)p + (((vi)t + (low & 64)) << 23)) * (low ? splat(0x1p-64f) : splat(1.0f));
+    return x >= -104.0f ? scaled : x == x ? vf{} : x;
 }
-INLINE vf exp_down(vf x) { return x < -87.0f ? vf{} : exp_near(x); }  // x <= 0; tiny results are zero
 INLINE vf exp_all(vf x) { return x > 88.37f ? splat(INF) : exp_down(x); }
 
 // log of 1 + x for x >= 0: 1 + x = 2^n m with m in [sqrt(1/2), sqrt(2)), and what the sum rounded away is added back.
