@@ -59,8 +59,10 @@ def test_every_job_ends_within_its_budget_its_slots_and_its_bound_on_questions(w
         tree = Tree(world.tree)
         assert tree.open_asks <= most_open_asks(world.job)
         assert sum(node.in_flight and node.proposer != ASK for node in tree.nodes) <= world.job.slots
-        # What was told waits for the device like anything else, and then nothing more is started.
-        assert tree.occupied <= world.job.slots or not decision.expansions
+        # What was told waits for the device like anything else, and then nothing more is started but few questions.
+        if tree.occupied > world.job.slots:
+            assert all(each.proposer == ASK for each in decision.expansions)
+            assert tree.in_flight <= most_open_asks(world.job) or not decision.expansions
         assert tree.spent <= world.job.budget.candidates
         if decision.stop_reason is not None:
             break
@@ -83,7 +85,7 @@ def test_alone_it_gets_every_proposal_that_a_model_would_get(policy: PolicyName)
 def test_beside_a_model_it_has_its_turns() -> None:
     job = job_view(20, models=("a", "ask/tell"), slots=2)
     first = advance(job, []).expansions
-    assert [(each.proposer, each.model) for each in first] == [("builtin", None), ("llm", "a")]
+    assert [(each.proposer, each.model) for each in first] == [("builtin", None), ("llm", "a"), (ASK, None)]
     world = World(job, random.Random(1), failing=0.0, duplicate=0.0, provider_down=0.0)
     world.run()
     made = [node.proposer for node in world.tree if node.operator not in (Operator.TUNE,)]
@@ -119,6 +121,23 @@ def test_with_enough_open_questions_and_nobody_else_the_search_waits() -> None:
     assert advance(job, [question(0), question(1, state=State.QUEUED)]).expansions == ()
     judged = question(1, state=State.EVALUATED, verdict="incorrect")
     assert advance(job, [question(0), judged]).expansions[0].proposer == ASK
+
+
+def test_while_answers_wait_for_the_device_the_agent_is_asked_for_the_next() -> None:
+    job = job_view(40, policy=PolicyName.BEST_OF_N, models=("ask/tell",), slots=2, builtin=False)
+    answers = [question(number, state=State.QUEUED) for number in range(6)]
+    assert advance(job, answers).expansions == ()
+    judged = [replace(each, state=State.EVALUATED, verdict="incorrect") for each in answers[:2]]
+    assert [each.proposer for each in advance(job, judged + answers[2:]).expansions] == [ASK, ASK]
+
+
+def test_a_model_beside_it_waits_for_a_slot() -> None:
+    job = job_view(40, policy=PolicyName.BEST_OF_N, models=("a", "ask/tell"), slots=2, builtin=False)
+    answers = [question(number, state=State.QUEUED) for number in range(3)]
+    assert {each.proposer for each in advance(job, answers).expansions} <= {ASK}
+    for number in range(3, 5):  # whoever's turn it is
+        answers.append(question(number, state=State.QUEUED))
+        assert {each.proposer for each in advance(job, answers).expansions} <= {ASK}
 
 
 def test_when_the_models_beside_it_are_dead_it_goes_on_alone() -> None:
