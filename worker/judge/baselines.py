@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -83,22 +84,27 @@ def compile_ahead(
 
     A judge that compiles only when it needs the baselines holds the inputs, truths and arenas of all workloads
     meanwhile: 60 to 100 s in which others wait for a GPU's memory. The device is used in turns of the runners, and
-    `held` to prepare them. Each runner compiles for its share of the workloads, on one core: of 16, judges that had
+    `held` to prepare them. Each runner compiles for one workload after the other, on one core: of 16, judges that had
     one each kept three busy. A baseline that the compiler refuses for one workload is none for the others either, and
     compiled no more here: on an H100 refusals came after 10 to 25 s each, 20 of them for one problem. Where one takes
-    too long none is compiled any more, and `unusable` is told; also of one that spoils its process. Returns whether no
-    memory was missing for any. Raises Fault, ReferenceFailed, and what torch raises when a device's memory is full.
+    too long it and those that take longer are compiled no more, and `unusable` is told; also of one that spoils its
+    process. Returns whether no memory was missing for any. Raises Fault, ReferenceFailed, and what torch raises when a
+    device's memory is full.
     """
     trouble = _Trouble(unusable)
     modes = [mode for mode in _modes(device, problem.spec) if mode.compile_mode and mode.name not in unusable.reasons]
-    workloads = problem.workloads(hardware)
     making = threading.Lock()  # of inputs: torch's random numbers are one process's
+    left: queue.SimpleQueue[Workload] = queue.SimpleQueue()
+    for workload in problem.workloads(hardware):
+        left.put(workload)
 
-    def fill(runner: Runner, mine: Sequence[Workload]) -> None:
+    def fill(runner: Runner) -> None:
         for mode in modes:
             runner.ask(_loading(mode, problem.outline.source, turns=True), _REFERENCE_LIMIT_S)
-        for workload in mine:
-            if runner.dead:
+        while not runner.dead:
+            try:
+                workload = left.get_nowait()
+            except queue.Empty:
                 return
             fill_one(runner, workload)
             if device != "cpu":
@@ -117,8 +123,7 @@ def compile_ahead(
             bench.close()
 
     with ThreadPoolExecutor(len(runners)) as threads:
-        shares = [workloads[number :: len(runners)] for number in range(len(runners))]
-        for filled in [threads.submit(fill, runner, mine) for runner, mine in zip(runners, shares, strict=True)]:
+        for filled in [threads.submit(fill, runner) for runner in runners]:
             filled.result()
     return not trouble.short
 
@@ -153,8 +158,8 @@ def _compile(modes: Sequence[Mode], bench: Workbench, held: Held, trouble: _Trou
             told = {"baseline": mode.name, "workload": bench.name, "reason": fault.reason[:300]}
             log.warning("baseline.not_compiled_ahead", **told)
             if fault.verdict is Verdict.TIMEOUT:
-                for each in modes:  # the others compile the same graph, and search beside
-                    trouble.unusable.add(each.name, f"not compiled within {_AHEAD_LIMIT_S:.0f} s for {bench.name!r}")
+                for name in _at_least_as_long(mode, modes):
+                    trouble.unusable.add(name, f"not compiled within {_AHEAD_LIMIT_S:.0f} s for {bench.name!r}")
                 return
             if _spoilt(fault):
                 trouble.unusable.suspect(mode.name, fault.reason)
@@ -165,6 +170,13 @@ def _compile(modes: Sequence[Mode], bench: Workbench, held: Held, trouble: _Trou
             elif fault.reason.startswith("InductorError"):
                 trouble.refused.add(mode.name)
     bench.trim()
+
+
+def _at_least_as_long(mode: Mode, modes: Sequence[Mode]) -> list[str]:
+    """The baselines that take the compiler no less than this one: the modes of torch.compile that come after it make
+    the same graph, and record it or search beside."""
+    later = modes[modes.index(mode) :] if mode.compile_mode else [mode]
+    return [each.name for each in later if each is mode or each.compile_mode]
 
 
 def _spoilt(fault: Fault) -> bool:
@@ -390,9 +402,8 @@ class Baselines:
         if mode.name == TRUSTED:
             return
         if fault.verdict is Verdict.TIMEOUT:
-            alike = [each for each in self._modes if each.compile_mode] if mode.compile_mode else [mode]
-            for each in alike:  # they compile the same graph
-                self._unusable.add(each.name, f"not compiled and run within {_COMPILE_LIMIT_S:.0f} s")
+            for name in _at_least_as_long(mode, self._modes):
+                self._unusable.add(name, f"not compiled and run within {_COMPILE_LIMIT_S:.0f} s")
         elif _spoilt(fault):
             self._unusable.suspect(mode.name, fault.reason)
 
