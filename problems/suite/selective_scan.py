@@ -2,7 +2,9 @@
 
     state[t] = exp(delta[t] A) state[t - 1] + delta[t] B[t] u[t]        y[t] = C[t] state[t] + D u[t]
 
-A loop over tokens is thousands of launches, so the reference scans chunks of tokens in a logarithmic number of steps.
+A loop over tokens is thousands of launches, so the reference scans chunks of tokens, all at once, in a logarithmic
+number of steps, and then goes from chunk to chunk. A loop that scans one chunk after the other took torch.compile five
+times as long (89 against 17 s for 2,048 tokens on a CPU) and was no faster.
 """
 
 # mypy: allow-untyped-defs
@@ -58,23 +60,25 @@ class Model(nn.Module):
 
     def forward(self, u, delta, b, c):
         wide = torch.promote_types(u.dtype, torch.float32)  # a state that lives for a thousand tokens wants float32
-        dtype, u, b, c = u.dtype, u.to(wide), b.to(wide), c.to(wide)
+        dtype, length, chunk = u.dtype, u.shape[-1], min(CHUNK, u.shape[-1])
+        u, b, c = u.to(wide), b.to(wide), c.to(wide)
         delta, a = F.softplus(delta.to(wide)), -torch.exp(self.a_log.to(wide))
-        state = u.new_zeros(*u.shape[:2], a.shape[1])
-        outputs = []
-        pieces = [value.split(CHUNK, dim=-1) for value in (u, delta, b, c)]
-        for u_part, delta_part, b_part, c_part in zip(*pieces, strict=True):
-            decay = torch.exp(delta_part[:, :, None] * a[:, :, None])
-            states = (delta_part * u_part)[:, :, None] * b_part[:, None]
-            states = torch.cat([states[..., :1] + decay[..., :1] * state[..., None], states[..., 1:]], dim=-1)
-            step = 1
-            while step < states.shape[-1]:
-                states = states + decay * F.pad(states[..., :-step], (step, 0))
-                decay = decay * F.pad(decay[..., :-step], (step, 0), value=1.0)
-                step *= 2
-            state = states[..., -1]
-            outputs.append((states * c_part[:, None]).sum(dim=2))
-        return (torch.cat(outputs, dim=-1) + self.skip.to(wide)[:, None] * u).to(dtype)
+        u_part, delta_part, b_part = (
+            F.pad(value, (0, -length % chunk)).unflatten(-1, (-1, chunk)) for value in (u, delta, b)
+        )
+        decay = torch.exp(delta_part[:, :, None] * a[:, :, None, None])  # [batch, dim, states, chunks, chunk]
+        states = (delta_part * u_part)[:, :, None] * b_part[:, None]
+        step = 1
+        while step < chunk:
+            states = states + decay * F.pad(states[..., :-step], (step, 0))
+            decay = decay * F.pad(decay[..., :-step], (step, 0), value=1.0)
+            step *= 2
+        state, before = torch.zeros_like(states[..., 0, 0]), []
+        for last, through in zip(states[..., -1].unbind(-1), decay[..., -1].unbind(-1), strict=True):
+            before.append(state)
+            state = last + through * state
+        states = (states + decay * torch.stack(before, dim=-1)[..., None]).flatten(-2)[..., :length]
+        return ((states * c[:, None]).sum(dim=2) + self.skip.to(wide)[:, None] * u).to(dtype)
 
 
 def get_inputs(batch=1, dim=16, length=64, states=8, dtype="float32"):
