@@ -105,7 +105,8 @@ def _share_of_cores(judges: int) -> dict[str, str]:
     """What tells several judges of GPUs how many threads each has, unless somebody has said so.
 
     With a thread for each of 64 cores four judges had a load of 12 to 20 and one of 1.4, and judged 3.4 times as many
-    candidates as one; with shares, and four threads for a GPU's runners, a load of 4 to 5, and 3.8 times as many (H100s).
+    candidates as one; with shares, and four threads for a GPU's runners, a load of 4 to 5, and 3.8 times as many
+    (H100s).
     """
     if judges < 2 or _THREADS in os.environ:
         return {}

@@ -428,7 +428,7 @@ def test_what_nobody_wanted_was_not_had_alone(
 
 def test_a_timing_lets_turns_go_first_between_its_rounds_and_goes_on_before_other_timings(tmp_path: Path) -> None:
     order: list[str] = []
-    rhythm = Rhythm(0.0, 0.0, 60.0, 0.0, 0.0, slice_s=0.2)
+    rhythm = Rhythm(0.0, 0.0, 60.0, 0.0, 0.0, slice_s=1.0)
     mine = DeviceLease(tmp_path, "gpu", rhythm)
 
     def work(name: str, *, turn: bool) -> threading.Thread:
@@ -446,7 +446,7 @@ def test_a_timing_lets_turns_go_first_between_its_rounds_and_goes_on_before_othe
         order.append("first round")
         give_way()
         order.append("second round, soon after")
-        time.sleep(0.3)
+        time.sleep(1.2)
         give_way()
         order.append("third round")
         give_way()

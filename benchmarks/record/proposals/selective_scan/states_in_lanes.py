@@ -58,8 +58,8 @@ INLINE float lanes_sum(vf v) {
     return t[0];
 }
 
-// exp of x <= 88: x = n ln2 + r, |r| <= ln2 / 2, a polynomial for e^r, times 2^n by the exponent's bits (2 ulp). Results
-// below 2^-126 are made 2^64 times as large at first: a state of 1e20 makes a gradient of them. NaN stays NaN.
+// exp of x <= 88: x = n ln2 + r, |r| <= ln2 / 2, a polynomial for e^r, times 2^n by the exponent's bits (2 ulp). What
+// is below 2^-126 is made 2^64 times as large at first: a state of 1e20 makes a gradient of them. NaN stays NaN.
 INLINE vf exp_down(vf x) {
     const vf t = x * 1.44269504f + 12582912.0f, n = t - 12582912.0f;
     const vf r = n * 2.12194440e-4f + (n * -0.693359375f + x);
