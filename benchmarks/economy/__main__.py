@@ -116,8 +116,10 @@ def _measure(url: str, home: Path, seconds: float, agents: Sequence[Agent]) -> d
         judged = _judged(client)
     controls = set().union(*(agent.controls for agent in agents))
     answered = set().union(*(agent.answered for agent in agents))
-    found = [(problem, each) for problem, each in judged if each["id"] in answered and began <= _end_of(each) < ended]
-    ended_s = sorted((_end_of(each) - began).total_seconds() for _problem, each in found)
+    found = [
+        (problem, each) for problem, each in judged if each["id"] in answered and began <= _judged_at(each) < ended
+    ]
+    ended_s = sorted((_judged_at(each) - began).total_seconds() for _problem, each in found)
     return {
         "wall_s": round((ended - began).total_seconds(), 1),
         "devices": len(busy),
@@ -145,7 +147,7 @@ def _judged(client: Client) -> list[tuple[str, Any]]:
     ]
 
 
-def _end_of(candidate: Any) -> datetime:
+def _judged_at(candidate: Any) -> datetime:
     return datetime.fromisoformat(candidate["evaluated_at"])
 
 

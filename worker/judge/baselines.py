@@ -175,8 +175,9 @@ def _compile(modes: Sequence[Mode], bench: Workbench, held: Held, trouble: _Trou
 def _at_least_as_long(mode: Mode, modes: Sequence[Mode]) -> list[str]:
     """The baselines that take the compiler no less than this one: the modes of torch.compile that come after it make
     the same graph, and record it or search beside."""
-    later = modes[modes.index(mode) :] if mode.compile_mode else [mode]
-    return [each.name for each in later if each is mode or each.compile_mode]
+    if mode.compile_mode is None:
+        return [mode.name]
+    return [each.name for each in modes[modes.index(mode) :] if each.compile_mode]
 
 
 def _spoilt(fault: Fault) -> bool:
