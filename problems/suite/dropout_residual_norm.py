@@ -33,7 +33,8 @@ _WORD = 0xFFFFFFFF
 
 def hashed(place, seed):
     """32 well mixed bits for each place: two rounds of multiply and shift, as in common integer finalisers."""
-    bits = (place * 0x9E3779B1 + seed * 0x85EBCA77) & _WORD
+    # Not place * 0x9E3779B1 + seed * 0x85EBCA77, which is the same: Inductor makes that product one of 32 bits.
+    bits = (((place + seed * 0x1A63E8A7) & _WORD) * 0x9E3779B1) & _WORD
     bits = ((bits ^ (bits >> 16)) * 0x7FEB352D) & _WORD
     bits = ((bits ^ (bits >> 15)) * 0x846CA68B) & _WORD
     return bits ^ (bits >> 16)

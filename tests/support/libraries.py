@@ -46,6 +46,10 @@ SIZES: dict[str, tuple[dict[str, Any], ...]] = {
     "grad_norm_clip": _TENSORS,
     "layernorm": _ROWS,
     "lstm_cell": ({"batch": 5, "inner": 7, "hidden": 11},),
+    "merge_bucketized_dense": (
+        {"rows": 7, "features": 3, "borders": 4},
+        {"rows": 9, "features": 5, "borders": 6, "ragged": True},
+    ),
     "moe_grouped_gemm": ({"tokens": 64, "experts": 5, "inner": 64, "outer": 72},),
     "rmsnorm_residual": _ROWS,
     "rope": (
