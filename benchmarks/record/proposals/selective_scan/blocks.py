@@ -2,6 +2,8 @@
 
 No tensor of channels x states x tokens is ever written: the backward starts each block from the state that the forward
 left there and scans it again. Bound by arithmetic (exponentials and scans) and, in the backward, by atomic additions.
+The gradients of a_log and skip have no part in those: a sum for each image waits for the last kernel. Atomics in
+global memory flush sums below 2^-126 to zero (PTX ISA, `red`), where a channel of steps near 100 has its gradient.
 """
 
 import torch
@@ -73,8 +75,8 @@ def _forward(
 
 @triton.jit
 def _backward(
-    u, delta, b, c, a_log, skip, dy, kept, du, ddelta, db, dc, da_log, dskip, dim, length, states, marks,
-    STATES: tl.constexpr, BLOCK: tl.constexpr,
+    u, delta, b, c, a_log, skip, dy, kept, du, ddelta, db, dc, images, dim, length, states, marks,
+    STATES: tl.constexpr, BLOCK: tl.constexpr, ALONE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     group = row // dim
@@ -112,8 +114,12 @@ def _backward(
         flow = tl.sum(tl.where((token == 0)[None, :], grad, 0.0), axis=1, keep_dims=True)
         grad = tl.where(here, grad, 0.0)
         place = (group * states + n) * length + at[None, :]
-        tl.atomic_add(dc + place, dys[None, :] * after, mask=here, sem="relaxed")
-        tl.atomic_add(db + place, grad * (ds * us)[None, :], mask=here, sem="relaxed")
+        if ALONE:
+            tl.store(dc + place, dys[None, :] * after, mask=here)
+            tl.store(db + place, grad * (ds * us)[None, :], mask=here)
+        else:
+            tl.atomic_add(dc + place, dys[None, :] * after, mask=here, sem="relaxed")
+            tl.atomic_add(db + place, grad * (ds * us)[None, :], mask=here, sem="relaxed")
         driving = tl.sum(grad * bs, axis=0)
         falling = grad * before * fall
         total_a += tl.sum(tl.where(here, falling * ds[None, :], 0.0), axis=1, keep_dims=True)
@@ -122,8 +128,9 @@ def _backward(
         slope = tl.where(raw > 20.0, 1.0, 1.0 / (1.0 + tl.exp(-raw)))
         tl.store(du + row * length + at, driving * ds + through * dys, mask=ok)
         tl.store(ddelta + row * length + at, dds * slope, mask=ok)
-    tl.atomic_add(da_log + channel * states + n, total_a * a, mask=some, sem="relaxed")
-    tl.atomic_add(dskip + channel, tl.sum(total_skip, axis=0), sem="relaxed")
+    image = images + group * dim * (states + 1)
+    tl.store(image + channel * states + n, total_a * a, mask=some)
+    tl.store(image + dim * states + channel, tl.sum(total_skip, axis=0))
 
 
 @triton.jit
@@ -133,9 +140,14 @@ def _clear(sums, count, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _convert(sums, out, count, BLOCK: tl.constexpr):
+def _finish(sums, out, shared, own, images, BLOCK: tl.constexpr):
+    """What is done with as it is, `shared` elements, and the sums over the images of `own` elements behind them."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out + at, tl.load(sums + at, mask=at < count), mask=at < count)
+    here = at < shared + own
+    total = tl.load(sums + at, mask=here, other=0.0)
+    for image in range(1, images):
+        total += tl.load(sums + image * own + at, mask=here & (at >= shared), other=0.0)
+    tl.store(out + at, total, mask=here)
 
 
 class _Scan(torch.autograd.Function):
@@ -168,22 +180,24 @@ class _Scan(torch.autograd.Function):
         states = b.shape[1]
         du, ddelta = torch.empty_like(u), torch.empty_like(delta)
         sizes = [b.numel(), c.numel(), a_log.numel(), skip.numel()]
-        count = sum(sizes)
-        blocks = (triton.cdiv(count, 2048),)
+        shared, own = sum(sizes[:2]), sum(sizes[2:])
+        count = shared + batch * own
         sums = torch.empty(count, dtype=torch.float32, device=u.device)
-        _clear[blocks](sums, count, BLOCK=2048, num_warps=4)
-        db, dc, da_log, dskip = sums.split(sizes)
+        _clear[(triton.cdiv(count, 2048),)](sums, count, BLOCK=2048, num_warps=4)
+        db, dc, images = sums.split([*sizes[:2], batch * own])
         if du.numel():
             _backward[(batch * dim,)](
-                u, delta, b, c, a_log, skip, dy, kept, du, ddelta, db, dc, da_log, dskip, dim, length, states,
+                u, delta, b, c, a_log, skip, dy, kept, du, ddelta, db, dc, images, dim, length, states,
                 triton.cdiv(length, ctx.every), STATES=triton.next_power_of_2(max(states, 1)), BLOCK=ctx.every,
-                num_warps=BACK_WARPS,
+                ALONE=dim == 1, num_warps=BACK_WARPS,
             )  # fmt: skip
-        if b.dtype is not torch.float32 and b.dtype is c.dtype is a_log.dtype is skip.dtype:
-            given = torch.empty(count, dtype=b.dtype, device=u.device)
-            _convert[blocks](sums, given, count, BLOCK=2048, num_warps=4)
+        likes = (b, c, a_log, skip)
+        dtype = b.dtype if all(like.dtype is b.dtype for like in likes) else torch.float32
+        if batch != 1 or dtype is not torch.float32:
+            given = torch.empty(shared + own, dtype=dtype, device=u.device)
+            _finish[(triton.cdiv(shared + own, 2048),)](sums, given, shared, own, batch, BLOCK=2048, num_warps=4)
             sums = given
-        parts = zip(sums.split(sizes), (b, c, a_log, skip), strict=True)
+        parts = zip(sums.split(sizes), likes, strict=True)
         return (du, ddelta, *(part.view(like.shape).to(like.dtype) for part, like in parts))
 
 
