@@ -15,6 +15,8 @@ what is done about it:
 * Casts to 8-bit floats lose the carry of what rounds up to the next power of two, ties go away from zero, subnormals
   are cut off: they are torch's casts here, and saturate as the hardware's do.
 * `tl.maximum`, `tl.minimum` and `tl.clamp` keep a NaN: it is dropped, as on a GPU, unless the kernel asks for it.
+* `tl.atomic_add` on float32 keeps subnormals: summands and sums below 2^-126 become zero, as in a GPU's global memory
+  (PTX ISA, `atom`, whatever the compiler's flags).
 * Triton 3.6 with numpy >= 2.4 cannot turn a one-element tensor into a loop bound: mended.
 
 Not modelled: races between programs, `num_stages`, inline assembly (refused by Triton).
@@ -58,6 +60,7 @@ def use_interpreter() -> None:
         _mend_fp8(interpreter)
         _mend_tf32(interpreter)
         _mend_nan(interpreter)
+        _mend_atomics(interpreter)
         _mend_index(interpreter)
         _mend_autotune(importlib.import_module("triton.runtime.autotuner"))
         setattr(interpreter, _MENDED, True)
@@ -351,6 +354,24 @@ def _mend_nan(interpreter: Any) -> None:
         return self.binary_op(self.binary_op(values, low, np.fmax), high, np.fmin)
 
     builder.create_clampf = create_clampf
+
+
+def _mend_atomics(interpreter: Any) -> None:
+    builder, native, handle = interpreter.InterpreterBuilder, interpreter._interpreter, interpreter.TensorHandle
+    add, fp32, kept = interpreter._ir.ATOMIC_OP.FADD, interpreter.tl.float32, builder.create_atomic_rmw
+
+    def flushed(values: Array) -> Array:
+        return np.where(np.abs(values) < np.finfo(np.float32).tiny, np.float32(0.0), values)
+
+    def create_atomic_rmw(self: Any, operation: Any, ptrs: Any, val: Any, mask: Any, *rest: Any) -> Any:
+        if operation != add or ptrs.get_element_ty() != fp32:
+            return kept(self, operation, ptrs, val, mask, *rest)
+        before = kept(self, operation, ptrs, handle(flushed(val.data), val.dtype), mask, *rest)
+        sums = native.load(ptrs.data, mask.data, np.zeros_like(val.data), val.data.dtype)
+        native.store(ptrs.data, flushed(sums), mask.data)
+        return before
+
+    builder.create_atomic_rmw = create_atomic_rmw
 
 
 def _mend_index(interpreter: Any) -> None:

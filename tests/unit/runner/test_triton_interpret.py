@@ -62,6 +62,10 @@ def test_a_nan_is_lost_where_a_gpu_loses_it(outcome: dict[str, Any]) -> None:
     assert outcome["results"]["kept_nans"] == [0, 0, 0, 4, 4]
 
 
+def test_an_atomic_sum_has_no_subnormal_numbers(outcome: dict[str, Any]) -> None:
+    assert outcome["results"]["atomic_pairs"] == [-2.0, 0.0, 0.0, 0.5]
+
+
 def test_notes_say_what_was_not_checked(outcome: dict[str, Any]) -> None:
     notes = " ".join(outcome["notes"])
     assert "autotune of tuned_kernel: the first of 2 configurations was checked (BLOCK: 32" in notes

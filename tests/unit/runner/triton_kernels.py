@@ -69,6 +69,12 @@ def atomic_kernel(out, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def atomic_pairs_kernel(x, out, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.atomic_add(out + at // 2, tl.load(x + at), mask=at < BLOCK - 2)
+
+
+@triton.jit
 def unmasked_kernel(x, out, n, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out + at, tl.load(x + at), mask=at < n)
@@ -153,6 +159,16 @@ def atomic() -> float:
     return error_of(out, torch.full((2,), 24.0))
 
 
+def atomic_pairs() -> list[float]:
+    """Sums of pairs: of normal numbers, of subnormal ones, of normal ones whose sum is none, and one left out."""
+    least = torch.finfo(torch.float32).tiny
+    x = torch.tensor([least, -3 * least, 0.75 * least, 0.75 * least, 1.5 * least, -least, 1.0, 1.0])
+    out = torch.zeros(4)
+    out[3] = 0.5 * least
+    atomic_pairs_kernel[(1,)](x, out, BLOCK=8)
+    return [float(each) / least for each in out]
+
+
 def beyond(kernel: Any) -> str:
     # Odd sizes inside a larger pool would hide the error: each tensor owns its storage.
     x, out = torch.zeros(70), torch.zeros(70)
@@ -206,6 +222,7 @@ CHECKS: dict[str, Callable[[], Any]] = {
     "cast_fp8_bf16": lambda: cast(torch.float8_e4m3fn, torch.bfloat16),
     "bits_bf16": bits,
     "atomic_bf16": atomic,
+    "atomic_pairs": atomic_pairs,
     "unmasked_load": lambda: beyond(unmasked_kernel),
     "unmasked_store": lambda: beyond(unmasked_store_kernel),
     "masked_in_bounds": masked_in_bounds,
