@@ -141,7 +141,7 @@ def _clear(sums, count, BLOCK: tl.constexpr):
 
 @triton.jit
 def _finish(sums, out, shared, own, images, BLOCK: tl.constexpr):
-    """What is done with as it is, `shared` elements, and the sums over the images of `own` elements behind them."""
+    """The first `shared` sums as they are; behind them lie `own` for each image, which are added in order."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     here = at < shared + own
     total = tl.load(sums + at, mask=here, other=0.0)
