@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from worker.runner import (
+    apart,
     compiled,
     eviction,
     examine,
@@ -140,6 +141,8 @@ class Session:
         name, tf32 = message["subject"], message.get("tf32", False)
         if extensions.wanted(message["source"]):
             extensions.install(self._build)
+        if message["compile"] is not None:
+            apart.write_apart()
         if message.get("turns"):
             turns.take_turns(self.control)
         self.subjects[name] = Subject(name, message["source"], message["class"], message["compile"], tf32=tf32)

@@ -90,6 +90,22 @@ if "TORCHINDUCTOR_CACHE_DIR" in os.environ:  # in a runner
 class Model""",
 )
 
+TELLS_OF_FILES = PLAIN.replace(
+    "class Model",
+    """
+import pathlib
+
+rename = pathlib.Path.rename
+
+def tell_and_rename(self, target):
+    print("wrote", self.name, flush=True)
+    return rename(self, target)
+
+pathlib.Path.rename = tell_and_rename
+
+class Model""",
+).replace(', {"name": "many", "params": {"rows": 90}}', "")
+
 
 def assert_said(baselines: Baselines, words: str) -> None:
     """By one of their runners, whose output is read beside: on a busy machine after its answer."""
@@ -121,6 +137,28 @@ def test_what_the_compiler_refuses_ahead_is_compiled_no_more(tmp_path: Path, cap
         if baselines is not None:
             baselines.close()
         processes.close()
+
+
+def test_runners_that_compile_at_once_write_under_names_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "rename", Path.rename)  # this process reads the problem too
+    processes, lease = Processes(RefereeOptions(tmp_path, "cpu"), on_gpu=False), DeviceLease(tmp_path / "lease", "cpu")
+    problem, names = Problem(TELLS_OF_FILES, "plain"), []
+    try:
+        for folder in ("one", "another"):  # so that each has everything to write
+            runner = processes.baseline_runner(folder)
+            runner.turn = lease.turn
+            compile_ahead(problem, "cpu", "cpu", 3, [runner], lease.shared, Unusable(tmp_path / f"{folder}.json"))
+            runner.close()
+            names.append({line.split()[1] for line in runner.log().splitlines() if line.startswith("wrote ")})
+            assert list((tmp_path / "cache" / "baselines" / folder).rglob("*.py")), "kernels are in the cache"
+            assert not list((tmp_path / "cache" / "baselines" / folder).rglob("*.tmp"))
+    finally:
+        processes.close()
+    one, another = names
+    assert one and another and not one & another
+    assert all(name.startswith(".") for name in one | another), "or a reader takes it for an entry"
 
 
 def test_what_takes_too_long_to_compile_is_no_baseline_on_this_machine(
