@@ -1,6 +1,7 @@
 """Tokens are listed by adapter (one small launch), so that each adapter's weights meet only its own tokens: the first
 product is split along the inputs, the second adds its parts up on the way and the base's output at the end. Bound by
-memory: base, x and result once.
+memory: base, x and result once. Sizes that are whole 16 bytes and no multiples of 16 are passed as multiples of `UNIT`,
+or the compiler would fetch them by 2 bytes at a time.
 """
 
 import torch
@@ -47,9 +48,11 @@ def tile_of(ends, adapters, tile, ADAPTERS: tl.constexpr, TALL: tl.constexpr):
 
 @triton.jit
 def go_down(
-    x, a, ranks, order, ends, low, adapters, tokens, rank, inner, span,
-    ADAPTERS: tl.constexpr, RANK: tl.constexpr, TALL: tl.constexpr, DEEP: tl.constexpr, STAGES: tl.constexpr,
+    x, a, ranks, order, ends, low, adapters, tokens, rank, inner_units, span,
+    UNIT: tl.constexpr, ADAPTERS: tl.constexpr, RANK: tl.constexpr, TALL: tl.constexpr, DEEP: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
+    inner = inner_units * UNIT
     split = tl.program_id(1)
     own, begin, stop = tile_of(ends, adapters, tl.program_id(0), ADAPTERS, TALL)
     if own < adapters:
@@ -72,9 +75,11 @@ def go_down(
 
 @triton.jit
 def go_up(
-    base, b, ranks, order, ends, low, out, adapters, tokens, rank, outer,
-    ADAPTERS: tl.constexpr, RANK: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr, SPLITS: tl.constexpr,
+    base, b, ranks, order, ends, low, out, adapters, tokens, rank, outer_units,
+    UNIT: tl.constexpr, ADAPTERS: tl.constexpr, RANK: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+    SPLITS: tl.constexpr,
 ):  # fmt: skip
+    outer = outer_units * UNIT
     own, begin, stop = tile_of(ends, adapters, tl.program_id(0), ADAPTERS, TALL)
     if own < adapters:
         place = begin + tl.arange(0, TALL)
@@ -84,7 +89,8 @@ def go_up(
         rows = tl.zeros((TALL, RANK), dtype=tl.float32)
         for split in tl.static_range(SPLITS):
             from_low = low + ((split * tokens + place).to(tl.int64) * rank)[:, None] + line[None, :]
-            rows += tl.load(from_low, mask=here[:, None] & used[None, :], other=0.0)
+            rows += tl.load(from_low, mask=here[:, None] & (line[None, :] < rank), other=0.0)
+        rows = tl.where(used[None, :], rows, 0.0)  # afterwards: a mask by a loaded number is read number by number
         from_b = b + (tl.cast(own, tl.int64) * rank + line)[:, None] * outer + col[None, :]
         columns = tl.load(from_b, mask=used[:, None] & (col[None, :] < outer), other=0.0)
         if columns.dtype == tl.float16:
@@ -128,14 +134,16 @@ class ModelNew(nn.Module):
         span = triton.cdiv(triton.cdiv(inner, DEEP), splits) * DEEP
         low = torch.empty(splits, tokens, rank, dtype=torch.float32, device=x.device)
         out, tiles = torch.empty_like(base), triton.cdiv(tokens, tall) + adapters
-        sizes = {"ADAPTERS": triton.next_power_of_2(adapters), "RANK": max(16, triton.next_power_of_2(rank))}
+        unit = 16 // x.itemsize
+        unit = 1 if inner % unit or outer % unit else unit
+        sizes = {"UNIT": unit, "ADAPTERS": triton.next_power_of_2(adapters), "RANK": max(16, triton.next_power_of_2(rank))}
         list_tokens[(adapters,)](adapter, order, ends, tokens, BLOCK=1024, num_warps=4)
         go_down[(tiles, splits)](
-            x, a, self.ranks, order, ends, low, adapters, tokens, rank, inner, span,
+            x, a, self.ranks, order, ends, low, adapters, tokens, rank, inner // unit, span,
             TALL=tall, DEEP=DEEP, STAGES=STAGES, num_warps=4, **sizes,
         )  # fmt: skip
         go_up[(tiles, triton.cdiv(outer, WIDE))](
-            base, b, self.ranks, order, ends, low, out, adapters, tokens, rank, outer,
+            base, b, self.ranks, order, ends, low, out, adapters, tokens, rank, outer // unit,
             TALL=tall, WIDE=WIDE, SPLITS=splits, num_warps=4, **sizes,
         )  # fmt: skip
         return out

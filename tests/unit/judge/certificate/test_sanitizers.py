@@ -16,7 +16,16 @@ REPORT = """========= COMPUTE-SANITIZER
 
 def test_a_finding_is_named_by_its_headline_and_not_by_a_frame() -> None:
     answer = {"report": REPORT.split("\n", 1)[1], "summary": []}
-    assert sanitizers._finding(answer, sanitizers._HEADLINE) == "========= Invalid __global__ read of size 4 bytes"
+    where = "at relu+0x1b0; by thread (0,0,0) in block (0,0,0)"
+    said = f"========= Invalid __global__ read of size 4 bytes; {where}"
+    assert sanitizers._finding(answer, sanitizers._HEADLINE) == said
+
+
+def test_a_race_is_named_by_both_accesses() -> None:
+    race = "========= Error: Race reported between Write access at scan+0x1b0 in a.py:3"
+    report = f"{race}\n=========     and Read access at scan+0x2c0 in a.py:7 [96 hazards]\n========= \n"
+    said = sanitizers._finding({"report": report, "summary": []}, sanitizers._HEADLINE)
+    assert said == f"{race}; and Read access at scan+0x2c0 in a.py:7 [96 hazards]"
 
 
 def test_a_report_that_begins_in_the_middle_is_quoted_as_it_is() -> None:

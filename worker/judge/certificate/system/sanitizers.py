@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ _FOUND, _CANNOT = 86, (Verdict.LAUNCH_ERROR, Verdict.BUILD_ERROR, Verdict.TIMEOU
 """The exit code that the tools are told to end with when they found something."""
 _SUMMARY = re.compile(r"(?:ERROR SUMMARY: (\d+) error)|(?:RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) error)")
 _HEADLINE, _ASAN = re.compile(r"^========= (?!COMPUTE-SANITIZER|ERROR|RACECHECK)\S"), re.compile("AddressSanitizer")
+_WHERE = re.compile(r"^=========     (?=\S)")
 """compute-sanitizer indents what belongs to a finding: frames, threads, allocations."""
 _EXCEPTION = re.compile(r"^[\w.]*(?:Error|Exception|Exit|Interrupt)(?::|$)", re.MULTILINE)
 _AFTERWARDS = re.compile(r"^Exception ignored in", re.MULTILINE)
@@ -162,9 +164,13 @@ def _errors(summary: list[str]) -> int | None:
 
 
 def _finding(answer: dict[str, Any], headline: re.Pattern[str]) -> str:
-    """The first line of a report that says what was found."""
-    lines = [line.strip() for line in answer["report"].splitlines() if headline.search(line)]
-    return str(lines[0] if lines else answer["report"].strip()[:200])[:300]
+    """The first line of a report that says what was found, and those below that say where: of a race both accesses."""
+    lines = [line.strip() for line in answer["report"].splitlines()]
+    first = next((place for place, line in enumerate(lines) if headline.search(line)), None)
+    if first is None:
+        return str(answer["report"].strip()[:200])
+    where = [_WHERE.sub("", line) for line in takewhile(_WHERE.match, lines[first + 1 :])]
+    return "; ".join([lines[first], *where])[:300]
 
 
 def _compute_sanitizer() -> str | None:
