@@ -1,8 +1,8 @@
 """One program walks along a head with the running state of some value columns in registers: one launch, no scratch.
 
-Bound by memory, or by the walk's latency where heads are few; heads are then split over more columns of values. A head's
-size is passed as a multiple of `UNIT`, 16 bytes: the compiler looks for multiples of 16 alone, and fetched heads of 72
-by 2 bytes at a time, 7 us a chunk.
+Bound by memory, or by the walk's latency where heads are few; heads are then split over more columns of values. A
+head's size is passed as a multiple of `UNIT`, 16 bytes: the compiler looks for multiples of 16 alone, and fetched heads
+of 72 by 2 bytes at a time, 7 us a chunk.
 """
 
 import torch

@@ -136,7 +136,8 @@ class ModelNew(nn.Module):
         out, tiles = torch.empty_like(base), triton.cdiv(tokens, tall) + adapters
         unit = 16 // x.itemsize
         unit = 1 if inner % unit or outer % unit else unit
-        sizes = {"UNIT": unit, "ADAPTERS": triton.next_power_of_2(adapters), "RANK": max(16, triton.next_power_of_2(rank))}
+        wide_rank = max(16, triton.next_power_of_2(rank))
+        sizes = {"UNIT": unit, "ADAPTERS": triton.next_power_of_2(adapters), "RANK": wide_rank}
         list_tokens[(adapters,)](adapter, order, ends, tokens, BLOCK=1024, num_warps=4)
         go_down[(tiles, splits)](
             x, a, self.ranks, order, ends, low, adapters, tokens, rank, inner // unit, span,
