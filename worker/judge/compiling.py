@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import threading
 import time
@@ -73,7 +74,13 @@ class Compiling:
         return begun is not None
 
     def _compile(self, problem: Problem, hardware: str, seed: int) -> None:
-        self.take_room(problem, hardware)
+        self.take_room(problem, hardware)  # before the lock: nobody who has that waits for room
+        with self.note(problem.outline.source_hash).with_suffix(".lock").open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not self.done(problem):  # by a judge of another device, which had the lock until now
+                self._fill_cache(problem, hardware, seed)
+
+    def _fill_cache(self, problem: Problem, hardware: str, seed: int) -> None:
         began, turns, turns_s = time.monotonic(), self.lease.turns_had, self.lease.turns_s
         runners: list[Runner] = []
         try:

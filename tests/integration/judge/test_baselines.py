@@ -291,6 +291,25 @@ def test_baselines_are_compiled_in_a_thread_and_what_fails_there_costs_nothing(t
         processes.close()
 
 
+def test_judges_that_meet_a_problem_at_once_compile_it_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    processes, lease = Processes(RefereeOptions(tmp_path, "cpu"), on_gpu=False), DeviceLease(tmp_path / "lease", "cpu")
+    plain, unusable, rooms = Problem(PLAIN, "plain"), Unusable(tmp_path / "unusable.json"), []
+    judges = [
+        Compiling(
+            processes, lease, "cpu", lambda *what: rooms.append(what), lambda name: tmp_path / name, lambda _: unusable
+        )
+        for _number in range(2)
+    ]
+    try:
+        for compiling in judges:
+            compiling.begin(plain, "cpu", 3)
+        assert all([compiling.wait() for compiling in judges])
+    finally:
+        processes.close()
+    assert judges[0].done(plain) and len(rooms) == 2, "both have room for what comes next"
+    assert capfd.readouterr().out.count("baselines.compiled_ahead") == 1
+
+
 def test_nothing_is_compiled_in_a_race(tmp_path: Path) -> None:
     processes = Processes(RefereeOptions(tmp_path, "cpu"), on_gpu=False)
     rng = random.Random(1)
