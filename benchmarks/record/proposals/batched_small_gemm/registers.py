@@ -11,8 +11,8 @@ import triton.language as tl
 from torch import nn
 
 TUNABLES = {
-    "ITEMS": [32, 64, 128], "WARPS": [1, 2, 4], "TILES": [512, 1024, 2048], "DOT_WARPS": [2, 4], "WIDE_WARPS": [1, 2, 4],
-    "EACH": [4, 8, 16], "STAGES": [2, 3, 4],
+    "ITEMS": [32, 64, 128], "WARPS": [1, 2, 4], "TILES": [512, 1024, 2048], "DOT_WARPS": [2, 4],
+    "WIDE_WARPS": [1, 2, 4], "EACH": [4, 8, 16], "STAGES": [2, 3, 4],
 }  # fmt: skip
 ITEMS = 64
 WARPS = 2
