@@ -30,7 +30,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -119,7 +119,7 @@ def _measure(url: str, home: Path, seconds: float, agents: Sequence[Agent]) -> d
     found = [
         (problem, each) for problem, each in judged if each["id"] in answered and began <= _judged_at(each) < ended
     ]
-    ended_s = sorted((_judged_at(each) - began).total_seconds() for _problem, each in found)
+    ended_s = _by_worker(home, {each["id"]: (_judged_at(each) - began).total_seconds() for _problem, each in found})
     return {
         "wall_s": round((ended - began).total_seconds(), 1),
         "devices": len(busy),
@@ -128,7 +128,7 @@ def _measure(url: str, home: Path, seconds: float, agents: Sequence[Agent]) -> d
         "verdicts": dict(Counter(each["verdict"] for _problem, each in found)),
         "evaluations": len(found),
         "evaluations_per_hour": round(per_hour(ended_s)),
-        "ended_s": [round(each, 1) for each in ended_s],
+        "ended_s": ended_s,
         "controls": [
             {"problem": problem, "verdict": each["verdict"], "speedup": each["speedup"], "ci95": each["ci95"]}
             for problem, each in found
@@ -145,6 +145,16 @@ def _judged(client: Client) -> list[tuple[str, Any]]:
         for each in client.candidates(job["id"], sort="-ordinal", limit=_PAGE)["data"]
         if each["evaluated_at"]
     ]
+
+
+def _by_worker(home: Path, ended_s: Mapping[str, float]) -> dict[str, list[float]]:
+    """The seconds at which candidates' evaluations ended by the worker whose log has them, in ascending order."""
+    by_worker: dict[str, list[float]] = {}
+    for log in sorted((home / "log").glob("worker-*.log")):
+        lines = [json.loads(line) for line in log.read_text().splitlines() if '"candidate.evaluated"' in line]
+        if found := sorted(ended_s[each["candidate_id"]] for each in lines if each["candidate_id"] in ended_s):
+            by_worker[log.stem.removeprefix("worker-")] = [round(each, 1) for each in found]
+    return by_worker
 
 
 def _judged_at(candidate: Any) -> datetime:

@@ -11,21 +11,23 @@ import numpy as np
 
 _RESAMPLES = 2000
 
+Ended = Mapping[str, Sequence[float]]
+"""The seconds at which each worker's evaluations ended, in ascending order."""
 
-def per_hour(ended_s: Sequence[float]) -> float:
-    """Evaluations an hour, from the seconds at which they ended in ascending order: by the time between the first and
-    the last, since of ten in a window the parts of evaluations at its edges are a tenth. 0 for fewer than two."""
-    if len(ended_s) < 2 or ended_s[-1] == ended_s[0]:
-        return 0.0
-    return 3600 * (len(ended_s) - 1) / (ended_s[-1] - ended_s[0])
+
+def per_hour(ended_s: Ended) -> float:
+    """Evaluations an hour of all workers together, each by the time between its first and its last one, since of ten in
+    a window the parts of evaluations at its edges are a tenth. A worker with fewer than two adds nothing."""
+    return sum(3600 / gaps.mean() for gaps in _gaps(ended_s) if gaps.size and gaps.mean() > 0)
 
 
 def compared(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """The evaluations of `other` per one of `one`, with a 95 % interval, and for each problem their controls: `pairs`
     of one there and one here, the share whose 95 % intervals overlap (`within`), and the `ratio` of their median
-    speedups. Raises ValueError where one of them has no two evaluations."""
-    if not per_hour(one["ended_s"]) or not per_hour(other["ended_s"]):
-        raise ValueError("a run has no two evaluations to tell a rate from: let it go on for longer")
+    speedups. Raises ValueError where a worker of theirs has no two evaluations."""
+    workers = [ended_s for run in (one, other) for ended_s in run["ended_s"].values()]
+    if not one["ended_s"] or not other["ended_s"] or min(len(ended_s) for ended_s in workers) < 2:
+        raise ValueError("a worker has no two evaluations to tell a rate from: let it go on for longer")
     problems = sorted(_controls(one).keys() & _controls(other).keys())
     return {
         "evaluations": round(per_hour(other["ended_s"]) / per_hour(one["ended_s"]), 2),
@@ -34,13 +36,20 @@ def compared(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]
     }
 
 
-def _interval(these: Sequence[float], those: Sequence[float]) -> list[float]:
-    """Percentile bootstrap (Efron, 1979) over the times between one end and the next, which are known to 0.1 s."""
+def _interval(these: Ended, those: Ended) -> list[float]:
+    """Percentile bootstrap (Efron, 1979) over each worker's times between one end and the next: workers take as long as
+    each other, while what all of them ended lies as it comes."""
     dice = np.random.default_rng(0)
-    gaps = [np.diff(ended_s) for ended_s in (these, those)]
-    here, there = (dice.choice(each, (_RESAMPLES, len(each))).mean(axis=1) for each in gaps)
-    low, high = np.quantile(here / np.maximum(there, 0.1), (0.025, 0.975))
+    here, there = (
+        sum(3600 / np.maximum(dice.choice(gaps, (_RESAMPLES, gaps.size)).mean(axis=1), 0.1) for gaps in _gaps(ended_s))
+        for ended_s in (these, those)
+    )
+    low, high = np.quantile(there / here, (0.025, 0.975))
     return [round(float(low), 2), round(float(high), 2)]
+
+
+def _gaps(ended_s: Ended) -> list[np.ndarray]:
+    return [np.diff(each) for each in ended_s.values()]
 
 
 def _timed(these: list[Any], those: list[Any]) -> dict[str, float]:

@@ -74,9 +74,10 @@ def test_without_faults_all_are_the_control() -> None:
     assert all(each.is_control for each in made) and len({each.source for each in made}) == 10
 
 
-def test_evaluations_an_hour_are_counted_between_the_first_and_the_last_that_ended() -> None:
-    assert per_hour([20.0, 30.0, 38.0, 50.0]) == 360
-    assert per_hour([]) == per_hour([20.0]) == per_hour([20.0, 20.0]) == 0
+def test_evaluations_an_hour_are_counted_between_the_first_and_the_last_that_each_worker_ended() -> None:
+    assert per_hour({"gpu0": [20.0, 30.0, 38.0, 50.0]}) == 360
+    assert per_hour({"gpu0": [20.0, 30.0, 40.0], "gpu1": [25.0, 30.0], "gpu2": [31.0]}) == 360 + 720
+    assert per_hour({}) == per_hour({"gpu0": [20.0]}) == per_hour({"gpu0": [20.0, 20.0]}) == 0
 
 
 def _control(problem: str, low: float, high: float) -> dict[str, Any]:
@@ -86,11 +87,11 @@ def _control(problem: str, low: float, high: float) -> dict[str, Any]:
 def test_two_runs_are_compared_by_their_evaluations_and_their_controls() -> None:
     refused = {"problem": "softmax", "verdict": "infra_error", "speedup": None, "ci95": None}
     one = {
-        "ended_s": [float(second) for second in range(0, 200, 10)],
+        "ended_s": {"gpu0": [float(second) for second in range(0, 200, 10)]},
         "controls": [_control("softmax", 1.0, 1.2), _control("cumsum", 2.0, 2.2)],
     }
     four = {
-        "ended_s": [2.5 * number + 0.5 * (number % 2) for number in range(79)],
+        "ended_s": {f"gpu{gpu}": [gpu + 10.0 * n + 0.5 * (n % 2) for n in range(19)] for gpu in range(4)},
         "controls": [_control("softmax", 1.1, 1.3), _control("softmax", 1.3, 1.5), refused],
     }
     found = compared(one, four)
@@ -99,8 +100,10 @@ def test_two_runs_are_compared_by_their_evaluations_and_their_controls() -> None
     assert found["controls"] == {"softmax": {"pairs": 2, "within": 0.5, "ratio": pytest.approx(1.182)}}
 
 
-def test_one_evaluation_is_nothing_to_compare_with() -> None:
-    once, twice = {"ended_s": [3.0], "controls": []}, {"ended_s": [1.0, 2.0], "controls": []}
-    for one, other in ((once, twice), (twice, once)):
-        with pytest.raises(ValueError, match="let it go on for longer"):
-            compared(one, other)
+def test_one_evaluation_of_a_worker_is_nothing_to_compare_with() -> None:
+    twice: dict[str, Any] = {"ended_s": {"gpu0": [1.0, 2.0]}, "controls": []}
+    for ended_s in ({}, {"gpu0": [3.0]}, {"gpu0": [1.0, 2.0], "gpu1": [3.0]}):
+        few: dict[str, Any] = {"ended_s": ended_s, "controls": []}
+        for one, other in ((few, twice), (twice, few)):
+            with pytest.raises(ValueError, match="let it go on for longer"):
+                compared(one, other)
