@@ -21,7 +21,7 @@ DOT_WARPS = 4
 WIDE_WARPS = 2
 EACH = 8
 """So often a program of float32 matrices goes on to the next ones."""
-STAGES = 3
+STAGES = 2
 
 
 @triton.jit

@@ -14,7 +14,7 @@ TUNABLES = {"PROGRAMS": [120, 240, 480], "WARPS": [4, 8], "STAGES": [1, 2, 3]}
 MOST = 64
 PROGRAMS = 240
 WARPS = 4
-STAGES = 2
+STAGES = 3
 
 
 @triton.jit

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.cpp_extension import load_inline
 
 TUNABLES = {"AHEAD": [4, 8], "LIGHT": [64, 128, 256], "PIECE": [256, 512, 1024]}
-AHEAD = 8
+AHEAD = 4
 """Rows that a thread has under way."""
 LIGHT = 128
 """Edges of a node that one group of lanes sums up alone."""

@@ -270,7 +270,7 @@ template <int WIDTH, bool HELD, bool TILED> __device__ __forceinline__ void norm
     const unsigned char* source = (const unsigned char*)(made + weights);
 
     if (threadIdx.x == 0) {
-        for (int i = 0; i < 2; i++) ready(full + i, 128), ready(empty + i, WARPS);
+        for (int i = 0; i < 2; i++) ready(full + i, 128), ready(empty + i, 32 * WARPS);
         if (HELD)
             for (int c = 0; c < CHUNKS; c++) ready(here + c, 1);
         all_ready();
@@ -392,10 +392,7 @@ template <int WIDTH, bool HELD, bool TILED> __device__ __forceinline__ void norm
             }
             finished<0>();
             settled(acc);
-            if (chunk + 2 >= CHUNKS) {
-                __syncwarp();  // all lanes have read the masks of the tile before
-                if (lane == 0) arrive(empty + buffer);
-            }
+            if (chunk + 2 >= CHUNKS) arrive(empty + buffer);  // each lane: it has read the masks of the tile before
             keep(acc, one_bias, more_bias, masks + round % 4 * 128, made, n, b, chunk * 4 + warp, put);
         }
     }
