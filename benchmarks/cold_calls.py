@@ -1,9 +1,11 @@
 """What a call of a known number of bytes takes on a GPU, cold, by several clocks, from memory of several kinds.
 
     python -m benchmarks.cold_calls --out FILE            # one GPU, a minute or two
+    python -m benchmarks.cold_calls --out FILE --sets 48  # 24 GB of inputs, as much as a judge shares with a runner
 
-Kernels that read 512 MB far apart at any moment take 200 us in the judge, and those that read it in order 130 (H200).
-The rows differ in one thing each:
+Kernels that read 512 MB far apart at any moment take 200 us in the judge, and those that read it in order 130 (H200);
+kernels that gather rows take 1.6 to 2 times as long there as on memory of their own process (H100). The rows differ in
+one thing each:
 
     memory     torch: its allocator's; own: an arena of this process; opened: an arena of another process, as runners
                have it (a legacy IPC handle); mapped: of another process too, through a file descriptor, in 2 MB pages
@@ -32,7 +34,6 @@ import torch
 from worker.runner import eviction, memory
 
 NBYTES = 512 << 20
-SETS = 4
 _REPEATS, _CALLS = 5, 24
 _GRANULE = 2 << 20
 
@@ -49,10 +50,11 @@ def main() -> int:
     """Measure all, print a line for each, and store them."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cold_calls")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--sets", type=int, default=4, help="of inputs, 512 MB each")
     parser.add_argument("--handle", help="of memory that another process made: this is its child")
     options = parser.parse_args()
     rows = []
-    for row in _opened(json.loads(options.handle)) if options.handle else everything():
+    for row in _opened(json.loads(options.handle), options.sets) if options.handle else everything(options.sets):
         rows.append(row)
         sys.stdout.write(json.dumps(row) + "\n")
         sys.stdout.flush()
@@ -62,17 +64,18 @@ def main() -> int:
     return 0
 
 
-def everything() -> Iterator[dict[str, Any]]:
+def everything(sets: int) -> Iterator[dict[str, Any]]:
     """A row for each kind of memory, operation, number of sets and eviction."""
-    yield from measured("torch", [torch.empty(NBYTES // 4, device="cuda:0") for _set in range(SETS)])
-    arena = memory.create(SETS * NBYTES, "cuda:0")
-    yield from measured("own", _sets_of(arena))
+    yield from measured("torch", [torch.empty(NBYTES // 4, device="cuda:0") for _set in range(sets)])
+    torch.cuda.empty_cache()
+    arena = memory.create(sets * NBYTES, "cuda:0")
+    yield from measured("own", _sets_of(arena, sets))
     told, _none = arena.handle()
-    yield from _in_child(told, ())
+    yield from _in_child(told, (), sets)
     arena.close()
-    mapped = Mapped.create(SETS * NBYTES)
+    mapped = Mapped.create(sets * NBYTES)
     descriptor = mapped.export()
-    yield from _in_child({"kind": "mapped", "descriptor": descriptor}, (descriptor,))
+    yield from _in_child({"kind": "mapped", "descriptor": descriptor}, (descriptor,), sets)
 
 
 def measured(kind: str, inputs: list[torch.Tensor]) -> Iterator[dict[str, Any]]:
@@ -91,7 +94,7 @@ def measured(kind: str, inputs: list[torch.Tensor]) -> Iterator[dict[str, Any]]:
         torch.sum(clean)
 
     for name, call, moved in _operations():
-        for sets in (1, SETS):
+        for sets in sorted({1, len(inputs)}):
             for left, before in (("dirty", evict), ("clean", evict_clean)):
                 if left == "clean" and sets > 1:
                     continue
@@ -110,11 +113,17 @@ def measured(kind: str, inputs: list[torch.Tensor]) -> Iterator[dict[str, Any]]:
 def _operations() -> list[tuple[str, Call, float]]:
     """(name, call, bytes that it moves)."""
     out = torch.empty(NBYTES // 4, device="cuda:0")
+    some, order = out.view(-1, 128), torch.randperm(NBYTES // 512, device="cuda:0")
     return [
         ("copy", out.copy_, 2.0 * NBYTES),
         ("sum of rows of 32 KB", lambda x: torch.sum(x.view(-1, 8192), dim=1), float(NBYTES)),
         ("sum of columns, rows of 32 KB", lambda x: torch.sum(x.view(-1, 8192), dim=0), float(NBYTES)),
         ("sum of columns, rows of 8 MB", lambda x: torch.sum(x.view(64, -1), dim=0), float(NBYTES)),
+        (
+            "rows of 512 bytes in any order",
+            lambda x: torch.index_select(x.view(-1, 128), 0, order, out=some),
+            2.0 * NBYTES,
+        ),
     ]
 
 
@@ -156,23 +165,23 @@ def _by_chain(call: Call, inputs: list[torch.Tensor], before: Callable[[], None]
 # --- memory of another process ----------------------------------------------------------------------------------------
 
 
-def _in_child(told: dict[str, Any], descriptors: tuple[int, ...]) -> Iterator[dict[str, Any]]:
+def _in_child(told: dict[str, Any], descriptors: tuple[int, ...], sets: int) -> Iterator[dict[str, Any]]:
     """What another process measures in memory of this one."""
-    command = [sys.executable, "-m", "benchmarks.cold_calls", "--handle", json.dumps(told)]
+    command = [sys.executable, "-m", "benchmarks.cold_calls", "--handle", json.dumps(told), "--sets", str(sets)]
     done = subprocess.run(command, pass_fds=descriptors, capture_output=True, text=True, check=False)
     sys.stderr.write(done.stderr[-2000:])
     yield from (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
 
 
-def _opened(told: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _opened(told: dict[str, Any], sets: int) -> Iterator[dict[str, Any]]:
     if told["kind"] == "mapped":
-        yield from measured("mapped", _sets_of(Mapped.open(told["descriptor"], SETS * NBYTES)))
+        yield from measured("mapped", _sets_of(Mapped.open(told["descriptor"], sets * NBYTES), sets))
     else:
-        yield from measured("opened", _sets_of(memory.open_arena(told, [])))
+        yield from measured("opened", _sets_of(memory.open_arena(told, []), sets))
 
 
-def _sets_of(arena: Bytes) -> list[torch.Tensor]:
-    return [arena.bytes[index * NBYTES :][:NBYTES].view(torch.float32) for index in range(SETS)]
+def _sets_of(arena: Bytes, sets: int) -> list[torch.Tensor]:
+    return [arena.bytes[index * NBYTES :][:NBYTES].view(torch.float32) for index in range(sets)]
 
 
 class _Location(ctypes.Structure):
@@ -207,10 +216,10 @@ class Mapped:
     def __init__(self, handle: int, nbytes: int) -> None:
         self._handle, size = ctypes.c_uint64(handle), ctypes.c_size_t(nbytes)
         pointer, none = ctypes.c_uint64(), ctypes.c_uint64(0)
-        memory._driver("cuMemAddressReserve", ctypes.byref(pointer), size, ctypes.c_size_t(_GRANULE), none, none)
-        memory._driver("cuMemMap", pointer, size, ctypes.c_size_t(0), self._handle, none)
+        memory.driver("cuMemAddressReserve", ctypes.byref(pointer), size, ctypes.c_size_t(_GRANULE), none, none)
+        memory.driver("cuMemMap", pointer, size, ctypes.c_size_t(0), self._handle, none)
         access = _Access(_DEVICE, _READ_WRITE)
-        memory._driver("cuMemSetAccess", pointer, size, ctypes.byref(access), ctypes.c_size_t(1))
+        memory.driver("cuMemSetAccess", pointer, size, ctypes.byref(access), ctypes.c_size_t(1))
         self.bytes = torch.as_tensor(memory._DeviceBytes(pointer.value, nbytes), device="cuda:0")
 
     @classmethod
@@ -220,7 +229,7 @@ class Mapped:
         handle = ctypes.c_uint64()
         properties = _Properties(_PINNED, _DESCRIPTOR, _DEVICE)
         size, none = ctypes.c_size_t(nbytes), ctypes.c_uint64(0)
-        memory._driver("cuMemCreate", ctypes.byref(handle), size, ctypes.byref(properties), none)
+        memory.driver("cuMemCreate", ctypes.byref(handle), size, ctypes.byref(properties), none)
         return cls(handle.value, nbytes)
 
     @classmethod
@@ -228,7 +237,7 @@ class Mapped:
         """Map another process's allocation."""
         torch.empty(1, device="cuda:0")
         handle, given = ctypes.c_uint64(), ctypes.c_void_p(descriptor)
-        memory._driver("cuMemImportFromShareableHandle", ctypes.byref(handle), given, ctypes.c_int(_DESCRIPTOR))
+        memory.driver("cuMemImportFromShareableHandle", ctypes.byref(handle), given, ctypes.c_int(_DESCRIPTOR))
         os.close(descriptor)
         return cls(handle.value, nbytes)
 
@@ -236,7 +245,7 @@ class Mapped:
         """A descriptor of it, for a child."""
         descriptor, none = ctypes.c_int(), ctypes.c_uint64(0)
         what = ctypes.c_int(_DESCRIPTOR)
-        memory._driver("cuMemExportToShareableHandle", ctypes.byref(descriptor), self._handle, what, none)
+        memory.driver("cuMemExportToShareableHandle", ctypes.byref(descriptor), self._handle, what, none)
         os.set_inheritable(descriptor.value, True)
         return descriptor.value
 

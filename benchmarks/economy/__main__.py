@@ -19,7 +19,7 @@ asked for from outside, by trying to take the lock. *Utilisation* is the share o
 kernel run: less than busy, since a check also reads, compares and compiles while it shares the device.
 
 `--against` has the figures of another run: how many times its evaluations an hour, and of all pairs of a control there
-and here the share whose 95 % intervals overlap, beside the ratio of their median speedups.
+and one that a worker judged here the share whose 95 % intervals overlap, beside the ratio of their median speedups.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -119,7 +119,12 @@ def _measure(url: str, home: Path, seconds: float, agents: Sequence[Agent]) -> d
     found = [
         (problem, each) for problem, each in judged if each["id"] in answered and began <= _judged_at(each) < ended
     ]
-    ended_s = _by_worker(home, {each["id"]: (_judged_at(each) - began).total_seconds() for _problem, each in found})
+    ended_s = {each["id"]: (_judged_at(each) - began).total_seconds() for _problem, each in found}
+    workers = {candidate: worker for candidate, worker in _workers(home).items() if candidate in ended_s}
+    by_worker = {
+        worker: sorted(round(ended_s[each], 1) for each in workers if workers[each] == worker)
+        for worker in sorted(set(workers.values()))
+    }
     return {
         "wall_s": round((ended - began).total_seconds(), 1),
         "devices": len(busy),
@@ -127,10 +132,11 @@ def _measure(url: str, home: Path, seconds: float, agents: Sequence[Agent]) -> d
         "utilisation": {name: round(share, 3) for name, share in used.items()},
         "verdicts": dict(Counter(each["verdict"] for _problem, each in found)),
         "evaluations": len(found),
-        "evaluations_per_hour": round(per_hour(ended_s)),
-        "ended_s": ended_s,
+        "evaluations_per_hour": round(per_hour(by_worker)),
+        "ended_s": by_worker,
         "controls": [
-            {"problem": problem, "verdict": each["verdict"], "speedup": each["speedup"], "ci95": each["ci95"]}
+            {"problem": problem, "worker": workers.get(each["id"])}
+            | {name: each[name] for name in ("verdict", "speedup", "ci95", "latency_us", "baseline")}
             for problem, each in found
             if each["id"] in controls
         ],
@@ -147,14 +153,11 @@ def _judged(client: Client) -> list[tuple[str, Any]]:
     ]
 
 
-def _by_worker(home: Path, ended_s: Mapping[str, float]) -> dict[str, list[float]]:
-    """The seconds at which candidates' evaluations ended by the worker whose log has them, in ascending order."""
-    by_worker: dict[str, list[float]] = {}
-    for log in sorted((home / "log").glob("worker-*.log")):
-        lines = [json.loads(line) for line in log.read_text().splitlines() if '"candidate.evaluated"' in line]
-        if found := sorted(ended_s[each["candidate_id"]] for each in lines if each["candidate_id"] in ended_s):
-            by_worker[log.stem.removeprefix("worker-")] = [round(each, 1) for each in found]
-    return by_worker
+def _workers(home: Path) -> dict[str, str]:
+    """The worker that judged each candidate: the one whose log says so."""
+    logs = sorted((home / "log").glob("worker-*.log"))
+    lines = [(log, line) for log in logs for line in log.read_text().splitlines() if '"candidate.evaluated"' in line]
+    return {json.loads(line)["candidate_id"]: log.stem.removeprefix("worker-") for log, line in lines}
 
 
 def _judged_at(candidate: Any) -> datetime:

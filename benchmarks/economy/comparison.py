@@ -18,21 +18,27 @@ Ended = Mapping[str, Sequence[float]]
 def per_hour(ended_s: Ended) -> float:
     """Evaluations an hour of all workers together, each by the time between its first and its last one, since of ten in
     a window the parts of evaluations at its edges are a tenth. A worker with fewer than two adds nothing."""
-    return sum(3600 / gaps.mean() for gaps in _gaps(ended_s) if gaps.size and gaps.mean() > 0)
+    return sum(3600 / float(gaps.mean()) for gaps in _gaps(ended_s) if gaps.size and gaps.mean() > 0)
 
 
 def compared(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """The evaluations of `other` per one of `one`, with a 95 % interval, and for each problem their controls: `pairs`
-    of one there and one here, the share whose 95 % intervals overlap (`within`), and the `ratio` of their median
-    speedups. Raises ValueError where a worker of theirs has no two evaluations."""
+    """The evaluations of `other` per one of `one`, with a 95 % interval, and for each problem the controls of each of
+    `other`'s workers: `pairs` of one there and one here, the share whose 95 % intervals overlap (`within`), and the
+    `ratio` of their median speedups. Raises ValueError where a worker of theirs has no two evaluations."""
     workers = [ended_s for run in (one, other) for ended_s in run["ended_s"].values()]
     if not one["ended_s"] or not other["ended_s"] or min(len(ended_s) for ended_s in workers) < 2:
         raise ValueError("a worker has no two evaluations to tell a rate from: let it go on for longer")
-    problems = sorted(_controls(one).keys() & _controls(other).keys())
+    here, there = _controls(one), _controls(other)
     return {
         "evaluations": round(per_hour(other["ended_s"]) / per_hour(one["ended_s"]), 2),
         "ci95": _interval(one["ended_s"], other["ended_s"]),
-        "controls": {problem: _timed(_controls(one)[problem], _controls(other)[problem]) for problem in problems},
+        "controls": {
+            problem: {
+                worker: _timed(here[problem], [each for each in there[problem] if each["worker"] == worker])
+                for worker in sorted({each["worker"] for each in there[problem]})
+            }
+            for problem in sorted(here.keys() & there.keys())
+        },
     }
 
 

@@ -80,24 +80,34 @@ def test_evaluations_an_hour_are_counted_between_the_first_and_the_last_that_eac
     assert per_hour({}) == per_hour({"gpu0": [20.0]}) == per_hour({"gpu0": [20.0, 20.0]}) == 0
 
 
-def _control(problem: str, low: float, high: float) -> dict[str, Any]:
-    return {"problem": problem, "verdict": "ok", "speedup": (low + high) / 2, "ci95": [low, high]}
+def _control(problem: str, low: float, high: float, worker: str = "gpu0") -> dict[str, Any]:
+    return {"problem": problem, "worker": worker, "verdict": "ok", "speedup": (low + high) / 2, "ci95": [low, high]}
 
 
 def test_two_runs_are_compared_by_their_evaluations_and_their_controls() -> None:
-    refused = {"problem": "softmax", "verdict": "infra_error", "speedup": None, "ci95": None}
+    refused = {"problem": "softmax", "worker": "gpu2", "verdict": "infra_error", "speedup": None, "ci95": None}
     one = {
         "ended_s": {"gpu0": [float(second) for second in range(0, 200, 10)]},
         "controls": [_control("softmax", 1.0, 1.2), _control("cumsum", 2.0, 2.2)],
     }
     four = {
         "ended_s": {f"gpu{gpu}": [gpu + 10.0 * n + 0.5 * (n % 2) for n in range(19)] for gpu in range(4)},
-        "controls": [_control("softmax", 1.1, 1.3), _control("softmax", 1.3, 1.5), refused],
+        "controls": [
+            _control("softmax", 1.1, 1.3),
+            _control("softmax", 1.3, 1.5),
+            _control("softmax", 1.3, 1.5, "gpu1"),
+            refused,
+        ],
     }
     found = compared(one, four)
     low, high = found["ci95"]
     assert found["evaluations"] == 4.0 and 3.8 < low < 4.0 < high < 4.3
-    assert found["controls"] == {"softmax": {"pairs": 2, "within": 0.5, "ratio": pytest.approx(1.182)}}
+    assert found["controls"] == {
+        "softmax": {
+            "gpu0": {"pairs": 2, "within": 0.5, "ratio": pytest.approx(1.182)},
+            "gpu1": {"pairs": 1, "within": 0.0, "ratio": pytest.approx(1.273)},
+        }
+    }
 
 
 def test_one_evaluation_of_a_worker_is_nothing_to_compare_with() -> None:
