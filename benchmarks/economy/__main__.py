@@ -135,10 +135,10 @@ def _measure(url: str, home: Path, seconds: float, agents: Sequence[Agent]) -> d
         "evaluations_per_hour": round(per_hour(by_worker)),
         "ended_s": by_worker,
         "controls": [
-            {"problem": problem, "worker": workers.get(each["id"])}
+            {"problem": problem, "worker": workers[each["id"]]}
             | {name: each[name] for name in ("verdict", "speedup", "ci95", "latency_us", "baseline")}
             for problem, each in found
-            if each["id"] in controls
+            if each["id"] in controls & workers.keys()
         ],
     }
 
