@@ -25,8 +25,8 @@ def compared(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]
     """The evaluations of `other` per one of `one`, with a 95 % interval, and for each problem the controls of each of
     `other`'s workers: `pairs` of one there and one here, the share whose 95 % intervals overlap (`within`), and the
     `ratio` of their median speedups. Raises ValueError where a worker of theirs has no two evaluations."""
-    workers = [ended_s for run in (one, other) for ended_s in run["ended_s"].values()]
-    if not one["ended_s"] or not other["ended_s"] or min(len(ended_s) for ended_s in workers) < 2:
+    rates = [[per_hour({"": ended_s}) for ended_s in run["ended_s"].values()] for run in (one, other)]
+    if not all(each and all(each) for each in rates):
         raise ValueError("a worker has no two evaluations to tell a rate from: let it go on for longer")
     here, there = _controls(one), _controls(other)
     return {

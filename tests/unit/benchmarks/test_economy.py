@@ -112,7 +112,7 @@ def test_two_runs_are_compared_by_their_evaluations_and_their_controls() -> None
 
 def test_one_evaluation_of_a_worker_is_nothing_to_compare_with() -> None:
     twice: dict[str, Any] = {"ended_s": {"gpu0": [1.0, 2.0]}, "controls": []}
-    for ended_s in ({}, {"gpu0": [3.0]}, {"gpu0": [1.0, 2.0], "gpu1": [3.0]}):
+    for ended_s in ({}, {"gpu0": [3.0]}, {"gpu0": [3.0, 3.0]}, {"gpu0": [1.0, 2.0], "gpu1": [3.0]}):
         few: dict[str, Any] = {"ended_s": ended_s, "controls": []}
         for one, other in ((few, twice), (twice, few)):
             with pytest.raises(ValueError, match="let it go on for longer"):
