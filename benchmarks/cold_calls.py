@@ -4,8 +4,8 @@
     python -m benchmarks.cold_calls --out FILE --sets 48  # 24 GB of inputs, as much as a judge shares with a runner
 
 Kernels that read 512 MB far apart at any moment take 200 us in the judge, and those that read it in order 130 (H200);
-kernels that gather rows take 1.6 to 2 times as long there as on memory of their own process (H100). The rows differ in
-one thing each:
+kernels that gather rows take 1.5 to 2.1 times as long there as on memory of their own process (H100). The rows differ
+in one thing each:
 
     memory     torch: its allocator's; own: an arena of this process; opened: an arena of another process, as runners
                have it (a legacy IPC handle); mapped: of another process too, through a file descriptor, in 2 MB pages
