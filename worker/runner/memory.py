@@ -1,8 +1,9 @@
 """Arenas: bytes that judge and runner both see. A memfd on a CPU; exported device memory on a GPU.
 
-The judge creates (`create`), the runner opens (`open_arena`). On a GPU the judge allocates with cuMemAlloc and exports
-a legacy IPC handle; it works across user, PID, network, IPC and mount namespaces (measured on an H100) and needs no
-file that both sides can write, unlike torch's own sharing, which keeps its reference counts in /dev/shm.
+The judge creates (`create`), the runner opens (`open_arena`). On a GPU the judge allocates whole large pages with
+cuMemAlloc and exports a legacy IPC handle; it works across user, PID, network, IPC and mount namespaces (measured on an
+H100) and needs no file that both sides can write, unlike torch's own sharing, which keeps its reference counts in
+/dev/shm.
 """
 
 from __future__ import annotations
@@ -90,6 +91,12 @@ class _DeviceBytes:
         }
 
 
+_PAGE = 2 << 20
+"""Bytes of a GPU's large page. Memory of another process is mapped in small ones unless it has a whole number of these:
+rows in any order of 768 MB, opened so, took 7.8 ms instead of 0.63, and of 2 GB 22.6 (H100,
+`benchmarks/cold_calls.py`)."""
+
+
 class DeviceArena:
     """Device memory, allocated by the judge and opened by the runner."""
 
@@ -103,7 +110,7 @@ class DeviceArena:
     def create(cls, nbytes: int) -> DeviceArena:
         """Allocate. Raises CudaDriverError when the device is full, also without what torch keeps for later here."""
         torch.cuda.current_stream()  # starts the driver
-        size = max(1 << 21, nbytes)
+        size = max(1, -(-nbytes // _PAGE)) * _PAGE
         try:
             pointer = _allocated(size)
         except CudaDriverError:  # the driver does not know what torch could give back, and torch is not asked

@@ -21,8 +21,8 @@ MOST = 1 << 12
 """Elements written at most. 65,536 scattered ones took 45 us on an H200, a third of the softmax behind them; 4,096 take
 5 us."""
 SPAN = 1 << 21
-"""Elements among which those of one call lie, elsewhere in every call. Memory of another process is mapped in small
-pages: 4,096 elements all over 273 MB took 44 us after a call that had filled the page tables with its own, and 3 us
+"""Elements among which those of one call lie, elsewhere in every call. In memory that was mapped in small pages (see
+`memory`) 4,096 elements all over 273 MB took 44 us after a call that had filled the page tables with its own, and 3 us
 in a null chain (H200)."""
 
 

@@ -27,6 +27,16 @@ def test_a_full_device_is_asked_again_without_what_torch_keeps(monkeypatch: pyte
     assert done == ["cuMemAlloc_v2", "emptied", "cuMemAlloc_v2"]
 
 
+@pytest.mark.parametrize(("asked", "pages"), [(1, 1), (2 << 20, 1), ((2 << 20) + 1, 2), (877 << 20, 439)])
+def test_an_arena_has_a_whole_number_of_large_pages(monkeypatch: pytest.MonkeyPatch, asked: int, pages: int) -> None:
+    allocated: list[int] = []
+    monkeypatch.setattr(memory, "_allocated", lambda nbytes: allocated.append(nbytes) or 0)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: None)
+    monkeypatch.setattr(memory.DeviceArena, "__init__", lambda *_arguments, **_named: None)
+    memory.DeviceArena.create(asked)
+    assert allocated == [pages << 21], "the runner would have it in small pages"
+
+
 class Driver:
     """A driver that takes every call, and allocates in threads with a context only."""
 

@@ -386,9 +386,6 @@ template <class T, bool PAIRS> __global__ void __launch_bounds__(WARPS * 32) add
     }
 }
 
-// Bytes of rows that are read in the order of their nodes. Out of 512 MB rows came at 1 TB/s, out of 768 MB at a tenth
-// of it (H100): pages that no table of translations holds, it seems. What lies beyond is added in another pass.
-constexpr i64 WINDOW = 1 << 29;
 constexpr int MOST_OWNED = 24;  // 192 KB of sums
 constexpr i64 MOST_LOOKS = 1 << 22;  // 32 MB of ids from the L2 cache, some 6 us
 static int few_shift(i64 nodes) {
@@ -465,17 +462,8 @@ cudaError_t scatter_launch(
         layout(&parts, (u32*)space, edges, nodes, dim, light, piece);
         const bool vectors = dim % N == 0 && ((uintptr_t)base | (uintptr_t)rows | (uintptr_t)out) % 16 == 0;
         auto launch = vectors ? launch_sorted<T, N, 1> : launch_sorted<T, 1, 3>;
-        // 16 bits would be rounded between two windows.
-        const i64 windows = sizeof(T) < 4 ? 1 : (edges * dim * 4 - 1) / WINDOW + 1, each = (edges - 1) / windows + 1;
-        i64 done = 0;
-        do {
-            const cudaError_t code = launch(
-                done ? (const T*)out : from, names + done, added + done * dim, (T*)out, parts, min(each, edges - done),
-                nodes, dim, ahead, (u32)light, (u32)piece, stream);
-            if (code != cudaSuccess) return code;
-            done += each;
-        } while (done < edges);
-        return cudaSuccess;
+        return launch(
+            from, names, added, (T*)out, parts, edges, nodes, dim, ahead, (u32)light, (u32)piece, stream);
     };
     if (type == 'h') return with(__half());
     if (type == 'b') return with(__nv_bfloat16());
