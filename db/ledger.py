@@ -238,6 +238,12 @@ def to_ring(session: Session, older_than_s: float = 5, *, per_queue: int = RING_
     return [Doorbell(row.id, row.queue, row.kind) for row in rows]
 
 
+def left_to_others(session: Session, queues: Sequence[str], owner: str) -> Doorbell | None:
+    """A doorbell for the others that serve these queues, if this owner is at rest and there is something to do."""
+    row = session.execute(SQL["left_to_others"], {"queues": list(queues), "owner": owner}).one_or_none()
+    return None if row is None else Doorbell(row.id, row.queue, row.kind)
+
+
 def depths(session: Session) -> list[QueueDepth]:
     """How much is queued and running, queue by queue."""
     rows = session.execute(SQL["depths"])

@@ -298,6 +298,13 @@ WHERE id IN (
 )
 RETURNING id, queue, kind
 
+-- name: left_to_others
+-- A row that is ready for whoever is not at rest, if this owner is.
+SELECT id, queue, kind FROM work
+WHERE queue = ANY(:queues) AND state = 'queued' AND not_before <= now()
+  AND EXISTS (SELECT FROM workers WHERE workers.id = :owner AND workers.state IN ('draining', 'quarantined'))
+LIMIT 1
+
 -- name: idle_jobs
 -- Unfinished jobs that nothing will wake: no work left, or a wall-clock budget that ran out in silence.
 SELECT id FROM jobs

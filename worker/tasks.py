@@ -46,6 +46,9 @@ HANDLERS: Final[Mapping[WorkKind, Callable[[Runtime, Claim], None]]] = {
 MAX_BACKOFF_S: Final = 60.0
 FOLLOWED_S: Final = 600.0
 """After a longer evaluation its certificate is a task of its own: both have one time limit of Celery's, 1,770 s."""
+PASS_ON_S: Final = 2.0
+"""How long a worker at rest keeps a doorbell: where all are at rest it goes round between them. At 0.5 s a child of the
+pool had heard its 200 in less than two minutes, and its judge ended with it (four H100s)."""
 FOLLOW_S, _LOOK_S = 2.0, 0.02
 """How long whoever has evaluated a candidate waits to hear whether it is to be certified, and how often it looks."""
 
@@ -56,12 +59,23 @@ def serve(work_id: str) -> None:
     claim = _claim(here)
     if claim is None:
         log.debug("doorbell.stale", work_id=work_id)
+        _pass_on(here)
         return
     began_at = time.monotonic()
     _serve(here, claim)
     evaluated = claim.kind is WorkKind.EVALUATE and time.monotonic() - began_at < FOLLOWED_S
     if evaluated and (finalist := _finalist(here, claim.job_id)) is not None:
         _serve(here, finalist)
+
+
+def _pass_on(here: Runtime) -> None:
+    """A worker that is drained or quarantined hears doorbells as others do, and one that it kept to itself left them
+    waiting for the reaper, up to 5 s for each evaluation."""
+    with here.transaction() as session:
+        bell = ledger.left_to_others(session, here.queues, here.owner)
+    if bell is not None:
+        time.sleep(PASS_ON_S)
+        client.ring(*bell)
 
 
 def _serve(here: Runtime, claim: Claim) -> None:

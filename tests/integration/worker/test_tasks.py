@@ -13,11 +13,12 @@ import structlog
 from redis import Redis
 from sqlalchemy import text
 
-from db import jobs, recovery
+from db import jobs, recovery, workers
 from db.ledger import Claim, Fenced
 from db.logging import configure_logging
 from db.models import Job
-from db.vocabulary import WorkKind
+from db.vocabulary import WorkerState, WorkKind
+from db.workers import WorkerFacts
 from tests.support.ledger import (
     claim_kind,
     event_types,
@@ -54,6 +55,30 @@ def test_a_doorbell_serves_the_most_urgent_work_whatever_it_names(here: Runtime,
     assert fresh(here.sessions, urgent).state == "running"
     assert states(here.sessions, WorkKind.ADVANCE) == ["queued", "done"]
     assert waiting(broker, "cpu") == 2  # rung after the commit, for the two candidates
+
+
+@pytest.mark.parametrize("state", [WorkerState.DRAINING, WorkerState.QUARANTINED])
+def test_a_worker_at_rest_passes_on_the_doorbells_that_it_hears_while_there_is_work(
+    here: Runtime, broker: Redis, state: WorkerState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "PASS_ON_S", 0.0)
+    with here.sessions.begin() as session:
+        workers.register(session, WorkerFacts(here.owner, "box", 1, here.queues))
+        workers.set_state(session, here.owner, state)
+    tasks.serve("work_that_never_was")
+    assert waiting(broker, "control") == 0
+    job = make_job(here.sessions)
+    tasks.serve("work_that_never_was")
+    assert fresh(here.sessions, job).state == "queued"
+    assert waiting(broker, "control") == 1
+
+
+def test_a_worker_that_takes_work_keeps_the_doorbells_that_find_none(here: Runtime, broker: Redis) -> None:
+    make_job(here.sessions)
+    claimed = tasks._claim(here)
+    assert claimed is not None
+    tasks.serve(claimed.id)
+    assert waiting(broker, "control") == 0
 
 
 def test_a_worker_stays_with_a_job_for_a_while_and_then_takes_the_oldest_work(
