@@ -4,6 +4,7 @@
     python -m benchmarks.economy --out economy.json --seconds 120 --think-s 30 --evaluators 3 --jobs 4
     CUDA_VISIBLE_DEVICES=0 python -m benchmarks.economy --out one.json --controls-only  # one of them, then all:
     python -m benchmarks.economy --out four.json --controls-only --jobs 16 --against one.json
+    python -m benchmarks.economy --out turns.json --controls-only --jobs 16 --turns 4  # one of them and all in turn
     python -m benchmarks.economy --out quick.json --workloads 1 --no-profile     # many short evaluations instead
 
 A service of its own (`kernelwright up`), several jobs at once, each with an agent (`ask/tell`) that takes up to six
@@ -20,6 +21,9 @@ kernel run: less than busy, since a check also reads, compares and compiles whil
 
 `--against` has the figures of another run: how many times its evaluations an hour, and of all pairs of a control there
 and one that a worker judged here the share whose 95 % intervals overlap, beside the ratio of their median speedups.
+`--turns` measures both in one service: windows of `--seconds` in which one worker takes work, each in its turn, while
+the others are drained, and windows with all of them. What drifts (clocks, neighbours) is in both then, and a judge's
+timings are held against those of the same process.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -52,6 +56,7 @@ PROBLEMS = "gemm_w4a16:triton,lora_batched:triton,moe_topk_router:triton"
 """Of 8 to 12 GB each: three evaluators find room on any device, where elementwise problems of 512 MB waited for it for
 50 s each on an H200. And nothing takes the compiler of CUDA."""
 _PAGE = 200
+_LOOK_S = 0.2
 
 
 def main() -> int:
@@ -80,17 +85,23 @@ def main() -> int:
         for agent in agents:
             agent.start()
         _warm(url, agents, options.warm_s)
-        found = _measure(url, home, options.seconds, agents)
+        if options.turns:
+            found: dict[str, Any] = _in_turn(url, home, options.seconds, agents, options.turns)
+        else:
+            found = _measure(url, home, options.seconds, agents)
         stop.set()
         _end(url)
     figures = found | {"hardware": hardware, "jobs": options.jobs, "think_s": options.think_s,
                        "evaluators_per_gpu": options.evaluators, "problems": options.problems,
                        "workloads": options.workloads or "all", "profile": not options.no_profile}  # fmt: skip
     options.out.write_text(json.dumps(figures, indent=1) + "\n")
-    if other is not None:
-        figures["against"] = compared(other, figures)
-        options.out.write_text(json.dumps(figures, indent=1) + "\n")
-    sys.stdout.write(json.dumps({name: value for name, value in figures.items() if name != "controls"}) + "\n")
+    if options.turns:
+        figures["together_to_alone"] = compared(figures["alone"], figures["together"], same=True)
+    elif other is not None:
+        figures["against"] = compared([other], [figures])
+    options.out.write_text(json.dumps(figures, indent=1) + "\n")
+    told = {name: value for name, value in figures.items() if name not in ("controls", "alone", "together")}
+    sys.stdout.write(json.dumps(told) + "\n")
     return 0
 
 
@@ -104,6 +115,40 @@ def _warm(url: str, agents: Sequence[Agent], limit_s: float) -> None:
             time.sleep(1)
             judged = {each["id"] for _problem, each in _judged(client)}
             waiting = [agent for agent in waiting if judged.isdisjoint(agent.answered)]
+
+
+def _in_turn(
+    url: str, home: Path, seconds: float, agents: Sequence[Agent], turns: int
+) -> dict[str, list[dict[str, Any]]]:
+    """So many windows of one worker alone, each followed by one of all of them."""
+    alone: list[dict[str, Any]] = []
+    together: list[dict[str, Any]] = []
+    with Client(url) as client:
+        workers = sorted(each["id"] for each in client.workers() if each["hardware"] is not None)
+        for turn in range(turns):
+            for windows, at_work in ((alone, {workers[turn % len(workers)]}), (together, set(workers))):
+                _put_to_work(client, home, workers, at_work)
+                windows.append(_measure(url, home, seconds, agents))
+    return {"alone": alone, "together": together}
+
+
+def _put_to_work(client: Client, home: Path, workers: Sequence[str], at_work: Set[str]) -> None:
+    """Drain all others, and wait until they have ended what they had and each of these has judged one: a judge that
+    rested may have to prepare its problem anew."""
+    for worker in workers:
+        client.set_worker(worker, "active" if worker in at_work else "draining")
+    while any(each["current_work"] for each in client.workers() if each["id"] in workers and each["id"] not in at_work):
+        time.sleep(_LOOK_S)
+    rested = datetime.now(UTC)
+    while len(_at_work_since(client, home, rested)) < len(at_work):
+        time.sleep(1)
+
+
+def _at_work_since(client: Client, home: Path, began: datetime) -> set[str]:
+    """The workers that have judged something since then."""
+    judged_by = _workers(home)
+    judged = (each for _problem, each in _judged(client) if _judged_at(each) >= began)
+    return {judged_by[each["id"]] for each in judged if each["id"] in judged_by}
 
 
 def _measure(url: str, home: Path, seconds: float, agents: Sequence[Agent]) -> dict[str, Any]:
@@ -210,6 +255,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--workloads", type=int, help="only the first so many of each problem")
     parser.add_argument("--no-profile", action="store_true", help="look for no bottlenecks")
     parser.add_argument("--against", type=Path, help="figures of another run, to compare with")
+    parser.add_argument("--turns", type=int, default=0, help="so many windows of one worker, and of all, in turn")
     parser.add_argument("--hardware")
     parser.add_argument("--home", type=Path)
     return parser.parse_args()

@@ -99,7 +99,7 @@ def test_two_runs_are_compared_by_their_evaluations_and_their_controls() -> None
             refused,
         ],
     }
-    found = compared(one, four)
+    found = compared([one], [four])
     low, high = found["ci95"]
     assert found["evaluations"] == 4.0 and 3.8 < low < 4.0 < high < 4.3
     assert found["controls"] == {
@@ -110,10 +110,34 @@ def test_two_runs_are_compared_by_their_evaluations_and_their_controls() -> None
     }
 
 
+def test_windows_of_one_service_are_put_together_and_each_worker_is_compared_with_itself() -> None:
+    def window(controls: list[Any], **every_s: float) -> dict[str, Any]:
+        ended_s = {worker: [every * n for n in range(8)] for worker, every in every_s.items()}
+        return {"ended_s": ended_s, "controls": controls}
+
+    alone = [
+        window([_control("softmax", 1.0, 1.2)], gpu0=10.0),
+        window([_control("softmax", 2.0, 2.2, "gpu1")], gpu1=8.0),
+    ]
+    together = [
+        window([_control("softmax", 1.1, 1.3), _control("softmax", 2.1, 2.3, "gpu1")], gpu0=10.0, gpu1=8.0),
+        window([_control("softmax", 1.5, 1.7), _control("softmax", 1.0, 1.2, "gpu2")], gpu0=10.0),
+    ]
+    together[1]["ended_s"]["gpu1"] = [3.0]  # a judge that came late to its window is not slower for it
+    found = compared(alone, together, same=True)
+    assert found["evaluations"] == 2.0 and found["ci95"] == [2.0, 2.0]
+    assert found["controls"] == {
+        "softmax": {
+            "gpu0": {"pairs": 2, "within": 0.5, "ratio": pytest.approx(1.273)},
+            "gpu1": {"pairs": 1, "within": 1.0, "ratio": pytest.approx(1.048)},
+        }
+    }
+
+
 def test_one_evaluation_of_a_worker_is_nothing_to_compare_with() -> None:
     twice: dict[str, Any] = {"ended_s": {"gpu0": [1.0, 2.0]}, "controls": []}
     for ended_s in ({}, {"gpu0": [3.0]}, {"gpu0": [3.0, 3.0]}, {"gpu0": [1.0, 2.0], "gpu1": [3.0]}):
         few: dict[str, Any] = {"ended_s": ended_s, "controls": []}
         for one, other in ((few, twice), (twice, few)):
             with pytest.raises(ValueError, match="let it go on for longer"):
-                compared(one, other)
+                compared([one], [other])
