@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from problems.catalog import Domain
+from worker.judge.inputs import families
 from worker.judge.inputs.probes import Probe, Variant, make_layouts, make_probes, make_shapes
 from worker.judge.numerics.truth import PARKED_BYTES, Case, Truth, prepare_cases
 from worker.judge.reference.domains import resolved
@@ -67,6 +68,11 @@ class Exhibit:
     def input_bytes(self) -> int:
         """Bytes of one set of inputs."""
         return sum(getattr(value, "nbytes", 0) for value in self.instance.like)
+
+    @property
+    def listed(self) -> Case | None:
+        """The case that is timed where there are indices: they are spread as the workload's own are."""
+        return next((case for case in self.cases if case.family == families.LISTED), None)
 
     @property
     def slots(self) -> int:
@@ -192,7 +198,7 @@ def expected_bytes(
         case = given + _TRUTH_TIMES * returned
         count = _CASES if given <= _LARGE_BYTES[device] else _CASES_LARGE
         held = case if case <= PARKED_BYTES else given
-        cases = held * min(count, max(_CASES_LARGE, int(_CASE_SHARE * total / max(1, case))))
+        cases = held * (1 + min(count, max(_CASES_LARGE, int(_CASE_SHARE * total / max(1, case)))))  # with `listed`
         arena = max(arena, _slots(total, given) * given + found.parameters + returned)
         running = max(running, returned + found.largest)  # of one workload: runners give it back after each
         kept += cases + (2 + _GRAPHS * compiled) * returned + 2 * found.parameters

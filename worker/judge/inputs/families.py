@@ -22,6 +22,9 @@ SPECIAL = "special"
 ENDS, OFFSET = "ends", "offset"
 """For other sizes than the workloads': what a kernel leaves out at the end of a dimension shows, and so does a variance
 over any dimensions that cancels."""
+LISTED = "listed"
+"""Indices as the file's own get_inputs spreads them, beside real values that see precision: what is timed of a problem
+that has indices. How long a scatter takes hangs on how they are spread, and that is part of what a workload lists."""
 OWN = "own"
 """The file's own get_inputs: the only family of a problem none of whose arguments may be drawn."""
 
@@ -50,6 +53,7 @@ _PAIRS = {
     "edges": _Pair("normal", "edges"),
     ENDS: _Pair("ends", "edges"),
     OFFSET: _Pair("offset", "uniform"),
+    LISTED: _Pair("mixed", indices.EXAMPLE),
     OWN: _Pair("normal", "uniform"),
 }
 FAMILIES = (
@@ -93,6 +97,12 @@ def applicable(names: tuple[str, ...], domains: Mapping[str, Domain], like: tupl
     if "unit" in kinds:
         return (*_UNIT, *indexed)
     return INDEX_FAMILIES if "index" in kinds else (OWN,)
+
+
+def has_indices(names: tuple[str, ...], domains: Mapping[str, Domain], like: tuple[Any, ...]) -> bool:
+    """Whether any argument names several things: a single number, such as a seed, is no distribution."""
+    pairs = zip(like, names, strict=True)
+    return any(kind_of(value, domains.get(name)) == "index" and value.numel() > 1 for value, name in pairs)
 
 
 def draw(

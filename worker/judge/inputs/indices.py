@@ -1,4 +1,4 @@
-"""Indices, family by family: uniform, Zipf with hot rows, duplicates, and both ends of the range.
+"""Indices, family by family: the example's own, uniform, Zipf with hot rows, duplicates, and both ends of the range.
 
 Uniform ids hide low-precision accumulation: in an embedding gradient (V = 32,000, 16,384 tokens) the worst row of a
 bf16 accumulation is 2 times as wrong as an honest one on uniform ids, and 25 to 175 times on Zipf ids (measured).
@@ -11,6 +11,9 @@ import torch
 _RANKED = 1 << 20
 """Zipf ranks beyond a million have no weight that matters; a larger range spreads its million over all of it."""
 _HOT_SHARE = 0.05
+EXAMPLE = "example"
+"""The family of the example's own indices. Eager's histogram of evenly spread numbers took 9.7 ms where two of the
+three cases that were timed were Zipf's and duplicates, and 0.9 ms in a look on what the file draws (H100)."""
 
 
 def indices(like: torch.Tensor, limit: int | None, family: str, generator: torch.Generator) -> torch.Tensor:
@@ -21,6 +24,8 @@ def indices(like: torch.Tensor, limit: int | None, family: str, generator: torch
     """
     if limit == 0 and like.numel():
         raise ValueError(f"{like.numel()} indices and nothing that they could name")
+    if family == EXAMPLE:
+        return like.clone()
     low = int(like.min())
     bound = max(limit if limit is not None else int(like.max()) + 1, 1)
     drawn = _draw(like.numel(), bound, family, generator, like.device)

@@ -406,6 +406,7 @@ def prepare_cases(
     problem: Problem, truth: Truth, device: str, seed: int, count: int, budget_bytes: float = math.inf
 ) -> list[Case]:
     """Up to `count` cases of different families, most powerful first; `special` (NaN, infinities) comes last if at all.
+    Where there are indices one more, the second, has them as the file's own get_inputs spreads them.
 
     Where more than `_FEWEST` of them would not fit into `budget_bytes`, the least powerful are left out, but `special`
     is not: no other has NaN. A family that lies outside of the reference's domain is left out; with none left, the
@@ -414,8 +415,11 @@ def prepare_cases(
     instance, domains = truth.instance, truth.domains
     generator = torch.Generator(device=device).manual_seed(seed)
     cases: list[Case] = []
+    names = families.applicable(instance.arguments, domains, instance.like)
+    if families.has_indices(instance.arguments, domains, instance.like):
+        names, count = (*names[:1], families.LISTED, *names[1:]), count + 1
     fitting = count
-    for family in families.applicable(instance.arguments, domains, instance.like):
+    for family in names:
         if len(cases) == count:
             break
         if len(cases) >= fitting and family != families.SPECIAL:

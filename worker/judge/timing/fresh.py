@@ -31,7 +31,8 @@ class Fresh:
         usual = [case for case in exhibit.cases if case.family != families.SPECIAL] or exhibit.cases
         # A reference may answer NaN in whole rows (a softmax of nothing) whatever it is given.
         finite = [case for case in usual if case.finite] or usual
-        self.sources = [case for case in finite if _determined(case)] or finite
+        determined = [case for case in finite if _determined(case)] or finite
+        self.sources = [case for case in determined if case is exhibit.listed] or determined
         self._arguments = exhibit.instance.arguments
         self._freshener = Freshener(self.sources[0].inputs, self._arguments, exhibit.domains)
         self.mix = _mix_of(exhibit)
