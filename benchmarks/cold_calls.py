@@ -8,7 +8,7 @@ kernels that gather rows of 768 MB took 15 times as long there as on memory of t
 differ in one thing each:
 
     memory     torch: its allocator's; own: an arena of this process; opened: an arena of another process, as runners
-               have it (a legacy IPC handle); mapped: of another process too, through a file descriptor, in 2 MB pages
+               have it
     odd        whether its size is no whole number of pages of 2 MB, as those of the judge's arenas were until
                27 November: what opens it has it in small ones
     sets       so many sets of inputs go in turn
@@ -20,16 +20,14 @@ differ in one thing each:
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
-import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -37,18 +35,11 @@ from worker.runner import eviction, memory
 
 NBYTES = 512 << 20
 _REPEATS, _CALLS = 5, 24
-_GRANULE = 2 << 20
 _ODD = 300 << 10
 _ROW = 512
 _SPANS_MB = (512, 768, 1024, 2048)
 
 Call = Callable[[torch.Tensor], object]
-
-
-class Bytes(Protocol):
-    """Device memory."""
-
-    bytes: torch.Tensor
 
 
 def main() -> int:
@@ -59,12 +50,9 @@ def main() -> int:
     parser.add_argument("--handle", help="of memory that another process made: this is its child")
     parser.add_argument("--odd", action="store_true", help="whether that memory's size is odd")
     options = parser.parse_args()
+    child = _opened(json.loads(options.handle), options.sets, odd=options.odd) if options.handle else None
     rows = []
-    for row in (
-        _opened(json.loads(options.handle), options.sets, odd=options.odd)
-        if options.handle
-        else everything(options.sets)
-    ):
+    for row in child or everything(options.sets):
         rows.append(row)
         sys.stdout.write(json.dumps(row) + "\n")
         sys.stdout.flush()
@@ -82,12 +70,8 @@ def everything(sets: int) -> Iterator[dict[str, Any]]:
         size = sets * NBYTES + more
         arena = memory.DeviceArena(memory._allocated(size), size, owner=True)  # `create` makes none that are odd
         yield from measured("own", _sets_of(arena, sets), odd=bool(more))
-        told, _none = arena.handle()
-        yield from _in_child(told, (), sets, odd=bool(more))
+        yield from _in_child(arena.handle()[0], sets, odd=bool(more))
         arena.close()
-    mapped = Mapped.create(sets * NBYTES)
-    descriptor = mapped.export()
-    yield from _in_child({"kind": "mapped", "descriptor": descriptor}, (descriptor,), sets)
 
 
 def measured(kind: str, inputs: list[torch.Tensor], *, odd: bool = False) -> Iterator[dict[str, Any]]:
@@ -185,92 +169,20 @@ def _by_chain(call: Call, inputs: list[torch.Tensor], before: Callable[[], None]
 # --- memory of another process ----------------------------------------------------------------------------------------
 
 
-def _in_child(
-    told: dict[str, Any], descriptors: tuple[int, ...], sets: int, *, odd: bool = False
-) -> Iterator[dict[str, Any]]:
+def _in_child(told: dict[str, Any], sets: int, *, odd: bool) -> Iterator[dict[str, Any]]:
     """What another process measures in memory of this one."""
     command = [sys.executable, "-m", "benchmarks.cold_calls", "--handle", json.dumps(told), "--sets", str(sets)]
-    command += ["--odd"] * odd
-    done = subprocess.run(command, pass_fds=descriptors, capture_output=True, text=True, check=False)
+    done = subprocess.run(command + ["--odd"] * odd, capture_output=True, text=True, check=False)
     sys.stderr.write(done.stderr[-2000:])
     yield from (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
 
 
 def _opened(told: dict[str, Any], sets: int, *, odd: bool) -> Iterator[dict[str, Any]]:
-    if told["kind"] == "mapped":
-        yield from measured("mapped", _sets_of(Mapped.open(told["descriptor"], sets * NBYTES), sets))
-    else:
-        yield from measured("opened", _sets_of(memory.open_arena(told, []), sets), odd=odd)
+    yield from measured("opened", _sets_of(memory.open_arena(told, []), sets), odd=odd)
 
 
-def _sets_of(arena: Bytes, sets: int) -> list[torch.Tensor]:
+def _sets_of(arena: memory.Arena, sets: int) -> list[torch.Tensor]:
     return [arena.bytes[index * NBYTES :][:NBYTES].view(torch.float32) for index in range(sets)]
-
-
-class _Location(ctypes.Structure):
-    _fields_ = (("type", ctypes.c_int), ("id", ctypes.c_int))
-
-
-class _Properties(ctypes.Structure):
-    """CUmemAllocationProp."""
-
-    _fields_ = (
-        ("type", ctypes.c_int),
-        ("handles", ctypes.c_int),
-        ("location", _Location),
-        ("metadata", ctypes.c_void_p),
-        ("flags", ctypes.c_ubyte * 8),
-    )
-
-
-class _Access(ctypes.Structure):
-    """CUmemAccessDesc."""
-
-    _fields_ = (("location", _Location), ("flags", ctypes.c_int))
-
-
-_DEVICE = _Location(1, 0)
-_PINNED, _DESCRIPTOR, _READ_WRITE = 1, 1, 3
-
-
-class Mapped:
-    """Device memory by the driver's virtual memory calls, which travels as a file descriptor."""
-
-    def __init__(self, handle: int, nbytes: int) -> None:
-        self._handle, size = ctypes.c_uint64(handle), ctypes.c_size_t(nbytes)
-        pointer, none = ctypes.c_uint64(), ctypes.c_uint64(0)
-        memory.driver("cuMemAddressReserve", ctypes.byref(pointer), size, ctypes.c_size_t(_GRANULE), none, none)
-        memory.driver("cuMemMap", pointer, size, ctypes.c_size_t(0), self._handle, none)
-        access = _Access(_DEVICE, _READ_WRITE)
-        memory.driver("cuMemSetAccess", pointer, size, ctypes.byref(access), ctypes.c_size_t(1))
-        self.bytes = torch.as_tensor(memory._DeviceBytes(pointer.value, nbytes), device="cuda:0")
-
-    @classmethod
-    def create(cls, nbytes: int) -> Mapped:
-        """Allocate."""
-        torch.empty(1, device="cuda:0")  # makes torch's context current
-        handle = ctypes.c_uint64()
-        properties = _Properties(_PINNED, _DESCRIPTOR, _DEVICE)
-        size, none = ctypes.c_size_t(nbytes), ctypes.c_uint64(0)
-        memory.driver("cuMemCreate", ctypes.byref(handle), size, ctypes.byref(properties), none)
-        return cls(handle.value, nbytes)
-
-    @classmethod
-    def open(cls, descriptor: int, nbytes: int) -> Mapped:
-        """Map another process's allocation."""
-        torch.empty(1, device="cuda:0")
-        handle, given = ctypes.c_uint64(), ctypes.c_void_p(descriptor)
-        memory.driver("cuMemImportFromShareableHandle", ctypes.byref(handle), given, ctypes.c_int(_DESCRIPTOR))
-        os.close(descriptor)
-        return cls(handle.value, nbytes)
-
-    def export(self) -> int:
-        """A descriptor of it, for a child."""
-        descriptor, none = ctypes.c_int(), ctypes.c_uint64(0)
-        what = ctypes.c_int(_DESCRIPTOR)
-        memory.driver("cuMemExportToShareableHandle", ctypes.byref(descriptor), self._handle, what, none)
-        os.set_inheritable(descriptor.value, True)
-        return descriptor.value
 
 
 if __name__ == "__main__":
