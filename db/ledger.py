@@ -239,7 +239,7 @@ def to_ring(session: Session, older_than_s: float = 5, *, per_queue: int = RING_
 
 
 def left_to_others(session: Session, queues: Sequence[str], owner: str) -> Doorbell | None:
-    """A doorbell for the others that serve these queues, if this owner is at rest and there is something to do."""
+    """A doorbell for active workers of these queues, if this owner is at rest and there is something to do."""
     row = session.execute(SQL["left_to_others"], {"queues": list(queues), "owner": owner}).one_or_none()
     return None if row is None else Doorbell(row.id, row.queue, row.kind)
 

@@ -299,9 +299,10 @@ WHERE id IN (
 RETURNING id, queue, kind
 
 -- name: left_to_others
--- A row that is ready for whoever is not at rest, if this owner is.
+-- A row that is ready for an active worker, if this owner is at rest.
 SELECT id, queue, kind FROM work
 WHERE queue = ANY(:queues) AND state = 'queued' AND not_before <= now()
+  AND EXISTS (SELECT FROM workers AS other WHERE other.state = 'active' AND work.queue = ANY(other.queues))
   AND EXISTS (SELECT FROM workers WHERE workers.id = :owner AND workers.state IN ('draining', 'quarantined'))
 LIMIT 1
 

@@ -47,8 +47,8 @@ MAX_BACKOFF_S: Final = 60.0
 FOLLOWED_S: Final = 600.0
 """After a longer evaluation its certificate is a task of its own: both have one time limit of Celery's, 1,770 s."""
 PASS_ON_S: Final = 2.0
-"""How long a worker at rest keeps a doorbell: where all are at rest it goes round between them. At 0.5 s a child of the
-pool had heard its 200 in less than two minutes, and its judge ended with it (four H100s)."""
+"""How long a worker at rest keeps a doorbell, which may come to it again. At 0.5 s a child of the pool had heard its
+200 in less than two minutes, and its judge ended with it (four H100s)."""
 FOLLOW_S, _LOOK_S = 2.0, 0.02
 """How long whoever has evaluated a candidate waits to hear whether it is to be certified, and how often it looks."""
 

@@ -86,7 +86,7 @@ def main() -> int:
             agent.start()
         _warm(url, agents, options.warm_s)
         if options.turns:
-            found: dict[str, Any] = _in_turn(url, home, options.seconds, agents, options.turns)
+            found: dict[str, Any] = _in_turn(url, home, options.seconds, agents, options.turns, options.warm_s)
         else:
             found = _measure(url, home, options.seconds, agents)
         stop.set()
@@ -118,7 +118,7 @@ def _warm(url: str, agents: Sequence[Agent], limit_s: float) -> None:
 
 
 def _in_turn(
-    url: str, home: Path, seconds: float, agents: Sequence[Agent], turns: int
+    url: str, home: Path, seconds: float, agents: Sequence[Agent], turns: int, limit_s: float
 ) -> dict[str, list[dict[str, Any]]]:
     """So many windows of one worker alone, each followed by one of all of them."""
     alone: list[dict[str, Any]] = []
@@ -127,28 +127,33 @@ def _in_turn(
         workers = sorted(each["id"] for each in client.workers() if each["hardware"] is not None)
         for turn in range(turns):
             for windows, at_work in ((alone, {workers[turn % len(workers)]}), (together, set(workers))):
-                _put_to_work(client, home, workers, at_work)
+                _put_to_work(client, home, workers, at_work, limit_s)
                 windows.append(_measure(url, home, seconds, agents))
     return {"alone": alone, "together": together}
 
 
-def _put_to_work(client: Client, home: Path, workers: Sequence[str], at_work: Set[str]) -> None:
+def _put_to_work(client: Client, home: Path, workers: Sequence[str], at_work: Set[str], limit_s: float) -> None:
     """Drain all others, and wait until they have ended what they had and each of these has judged one: a judge that
-    rested may have to prepare its problem anew."""
+    rested may have to prepare its problem anew. Raises SystemExit after so long."""
+    deadline = time.monotonic() + limit_s
     for worker in workers:
         client.set_worker(worker, "active" if worker in at_work else "draining")
-    while any(each["current_work"] for each in client.workers() if each["id"] in workers and each["id"] not in at_work):
+    rested: datetime | None = None
+    while rested is None or not at_work <= _at_work_since(client, home, rested):
+        if time.monotonic() > deadline:
+            raise SystemExit(f"not each of {len(at_work)} workers has judged one in {limit_s:.0f} s: raise --warm-s")
         time.sleep(_LOOK_S)
-    rested = datetime.now(UTC)
-    while len(_at_work_since(client, home, rested)) < len(at_work):
-        time.sleep(1)
+        at_it = {each["id"] for each in client.workers() if each["id"] in workers and each["current_work"]}
+        if rested is None and at_it <= at_work:
+            rested = datetime.now(UTC)
 
 
 def _at_work_since(client: Client, home: Path, began: datetime) -> set[str]:
     """The workers that have judged something since then."""
     judged_by = _workers(home)
-    judged = (each for _problem, each in _judged(client) if _judged_at(each) >= began)
-    return {judged_by[each["id"]] for each in judged if each["id"] in judged_by}
+    names = {judged_by[each["id"]] for _problem, each in _judged(client)
+             if _judged_at(each) >= began and each["id"] in judged_by}  # fmt: skip
+    return {worker for worker, name in _names(home).items() if name in names}
 
 
 def _measure(url: str, home: Path, seconds: float, agents: Sequence[Agent]) -> dict[str, Any]:
@@ -200,9 +205,19 @@ def _judged(client: Client) -> list[tuple[str, Any]]:
 
 def _workers(home: Path) -> dict[str, str]:
     """The worker that judged each candidate: the one whose log says so."""
+    return _named(home, "candidate.evaluated", "candidate_id")
+
+
+def _names(home: Path) -> dict[str, str]:
+    """The name of each worker's log, by the worker's id."""
+    return _named(home, "worker.joined", "worker_id")
+
+
+def _named(home: Path, event: str, what: str) -> dict[str, str]:
+    """In which log an event of each of these stands."""
     logs = sorted((home / "log").glob("worker-*.log"))
-    lines = [(log, line) for log in logs for line in log.read_text().splitlines() if '"candidate.evaluated"' in line]
-    return {json.loads(line)["candidate_id"]: log.stem.removeprefix("worker-") for log, line in lines}
+    lines = [(log, line) for log in logs for line in log.read_text().splitlines() if f'"{event}"' in line]
+    return {json.loads(line)[what]: log.stem.removeprefix("worker-") for log, line in lines}
 
 
 def _judged_at(candidate: Any) -> datetime:
@@ -231,7 +246,7 @@ def _body(problem: str | dict[str, str], language: str, hardware: str) -> dict[s
     return {
         "problem": problem,
         "target": {"hardware": hardware, "language": language},
-        "budget": {"candidates": 1000, "wall_s": 3600},
+        "budget": {"candidates": 1000, "wall_s": 6 * 3600},
         "models": ["ask/tell"],
         "policy": {"search": "best_of_n"},
         "certify": False,

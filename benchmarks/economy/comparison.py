@@ -28,26 +28,35 @@ def per_hour(ended_s: Ended) -> float:
 def compared(
     these: Sequence[Mapping[str, Any]], those: Sequence[Mapping[str, Any]], *, same: bool = False
 ) -> dict[str, Any]:
-    """The evaluations of `those` windows per one of `these`, with a 95 % interval, and for each problem the controls of
-    each worker there: `pairs` of one here and one there, the share whose 95 % intervals overlap (`within`), and the
-    `ratio` of their median speedups. `same`: of one service, so that a worker's controls are held against its own.
+    """The evaluations of `those` windows per one of `these`, with a 95 % interval, by the times between one end and the
+    next, and as `counted`, with what was lost at the windows' ends; and for each problem the controls of each worker
+    there: `pairs` of one here and one there, the share whose 95 % intervals overlap (`within`), and the `ratio` of
+    their median speedups. `same`: of one service, so that a worker's controls are held against its own.
     Raises ValueError where a worker has no two evaluations in one window."""
     here, there = (_gaps([window["ended_s"] for window in side]) for side in (these, those))
     if not here or not there or not all(gaps.size and gaps.mean() > 0 for _share, gaps in here + there):
         raise ValueError("a worker has no two evaluations to tell a rate from: let it go on for longer")
     ours, theirs = _controls(these), _controls(those)
+    pairs = {
+        (problem, worker): (ours[problem] if not same else _of(worker, ours[problem]), _of(worker, theirs[problem]))
+        for problem in sorted(ours.keys() & theirs.keys())
+        for worker in sorted({each["worker"] for each in theirs[problem]})
+    }
+    controls: dict[str, dict[str, Any]] = {}
+    for (problem, worker), (mine, yours) in pairs.items():
+        if mine:
+            controls.setdefault(problem, {})[worker] = _timed(mine, yours)
     return {
         "evaluations": round(float(_rate(there) / _rate(here)), 2),
         "ci95": _interval(here, there),
-        "controls": {
-            problem: {
-                worker: _timed(ours[problem] if not same else _of(worker, ours[problem]), _of(worker, theirs[problem]))
-                for worker in sorted({each["worker"] for each in theirs[problem]})
-                if not same or _of(worker, ours[problem])
-            }
-            for problem in sorted(ours.keys() & theirs.keys())
-        },
+        "counted": round(_counted(those) / _counted(these), 2),
+        "controls": controls,
     }
+
+
+def _counted(windows: Sequence[Mapping[str, Any]]) -> float:
+    """Evaluations a second."""
+    return float(sum(each["evaluations"] for each in windows) / sum(each["wall_s"] for each in windows))
 
 
 def _gaps(windows: Sequence[Ended]) -> list[Gaps]:

@@ -65,12 +65,16 @@ def test_a_worker_at_rest_passes_on_the_doorbells_that_it_hears_while_there_is_w
     with here.sessions.begin() as session:
         workers.register(session, WorkerFacts(here.owner, "box", 1, here.queues))
         workers.set_state(session, here.owner, state)
+        workers.register(session, WorkerFacts("worker_other", "box", 2, ("control",)))
     tasks.serve("work_that_never_was")
     assert waiting(broker, "control") == 0
     job = make_job(here.sessions)
-    tasks.serve("work_that_never_was")
+    for other, rung in ((state, 0), (WorkerState.ACTIVE, 1)):
+        with here.sessions.begin() as session:
+            workers.set_state(session, "worker_other", other)
+        tasks.serve("work_that_never_was")
+        assert waiting(broker, "control") == rung, "for those who take it alone"
     assert fresh(here.sessions, job).state == "queued"
-    assert waiting(broker, "control") == 1
 
 
 def test_a_worker_that_takes_work_keeps_the_doorbells_that_find_none(here: Runtime, broker: Redis) -> None:

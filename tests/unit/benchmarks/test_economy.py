@@ -87,10 +87,14 @@ def _control(problem: str, low: float, high: float, worker: str = "gpu0") -> dic
 def test_two_runs_are_compared_by_their_evaluations_and_their_controls() -> None:
     refused = {"problem": "softmax", "worker": "gpu2", "verdict": "infra_error", "speedup": None, "ci95": None}
     one = {
+        "evaluations": 20,
+        "wall_s": 200.0,
         "ended_s": {"gpu0": [float(second) for second in range(0, 200, 10)]},
         "controls": [_control("softmax", 1.0, 1.2), _control("cumsum", 2.0, 2.2)],
     }
     four = {
+        "evaluations": 76,
+        "wall_s": 190.0,
         "ended_s": {f"gpu{gpu}": [gpu + 10.0 * n + 0.5 * (n % 2) for n in range(19)] for gpu in range(4)},
         "controls": [
             _control("softmax", 1.1, 1.3),
@@ -101,7 +105,7 @@ def test_two_runs_are_compared_by_their_evaluations_and_their_controls() -> None
     }
     found = compared([one], [four])
     low, high = found["ci95"]
-    assert found["evaluations"] == 4.0 and 3.8 < low < 4.0 < high < 4.3
+    assert found["evaluations"] == found["counted"] == 4.0 and 3.8 < low < 4.0 < high < 4.3
     assert found["controls"] == {
         "softmax": {
             "gpu0": {"pairs": 2, "within": 0.5, "ratio": pytest.approx(1.182)},
@@ -113,7 +117,12 @@ def test_two_runs_are_compared_by_their_evaluations_and_their_controls() -> None
 def test_windows_of_one_service_are_put_together_and_each_worker_is_compared_with_itself() -> None:
     def window(controls: list[Any], **every_s: float) -> dict[str, Any]:
         ended_s = {worker: [every * n for n in range(8)] for worker, every in every_s.items()}
-        return {"ended_s": ended_s, "controls": controls}
+        return {
+            "evaluations": sum(map(len, ended_s.values())),
+            "wall_s": 80.0,
+            "ended_s": ended_s,
+            "controls": controls,
+        }
 
     alone = [
         window([_control("softmax", 1.0, 1.2)], gpu0=10.0),
@@ -125,7 +134,7 @@ def test_windows_of_one_service_are_put_together_and_each_worker_is_compared_wit
     ]
     together[1]["ended_s"]["gpu1"] = [3.0]  # a judge that came late to its window is not slower for it
     found = compared(alone, together, same=True)
-    assert found["evaluations"] == 2.0 and found["ci95"] == [2.0, 2.0]
+    assert found["evaluations"] == 2.0 and found["ci95"] == [2.0, 2.0] and found["counted"] == 1.5
     assert found["controls"] == {
         "softmax": {
             "gpu0": {"pairs": 2, "within": 0.5, "ratio": pytest.approx(1.273)},

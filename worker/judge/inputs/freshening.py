@@ -55,7 +55,7 @@ class Freshener:
             elif move == "stay":
                 out[place].copy_(source[place])
             else:
-                _roll(out[place], source[place], given, rng)
+                _roll(out[place], source[place], given, rng, apart=move == "index")
 
 
 def freshen(
@@ -77,12 +77,17 @@ def _move(value: Any, domain: Domain | None) -> str:
     kind = kind_of(value, domain)
     if kind == "fixed":
         return "stay"
+    if kind == "index":
+        return "index"
     return "scale" if kind == "real" and real_values.structure(value) else "roll"
 
 
-def _roll(out: torch.Tensor, source: torch.Tensor, others: Sequence[torch.Tensor], rng: random.Random) -> None:
-    """`out` = `source` rolled by whole rows, with stretches from the others: four copies and no temporary."""
-    into, values, *rest = _as_rows([out, source, *others])
+def _roll(
+    out: torch.Tensor, source: torch.Tensor, others: Sequence[torch.Tensor], rng: random.Random, *, apart: bool
+) -> None:
+    """`out` = `source` rolled by whole rows, with stretches from the others: four copies and no temporary. `apart`: of
+    a single row the elements move; indices have no conditioning to lose."""
+    into, values, *rest = _as_rows([out, source, *others], apart=apart)
     rows = values.shape[0]
     by = rng.randrange(1, rows) if rows > 1 else 0
     into[by:].copy_(values[: rows - by])
@@ -94,7 +99,7 @@ def _roll(out: torch.Tensor, source: torch.Tensor, others: Sequence[torch.Tensor
         into[at : at + length].copy_(rng.choice(rest)[start : start + length])
 
 
-def _as_rows(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+def _as_rows(tensors: list[torch.Tensor], *, apart: bool) -> list[torch.Tensor]:
     """Views whose first dimension is what moves: the rows in memory where all are dense and ordered alike (a row is
     the innermost dimension, or one element of a vector), else the largest dimension but the last."""
     first = tensors[0]
@@ -102,7 +107,7 @@ def _as_rows(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         return [tensor.reshape(1) for tensor in tensors]
     if all(_dense_like(tensor, first) for tensor in tensors):
         stride, size = min(zip(first.stride(), first.shape, strict=True))
-        row = size if first.dim() > 1 and stride == 1 else 1
+        row = size if first.dim() > 1 and stride == 1 and not (apart and first.numel() == size) else 1
         return [
             tensor.as_strided((tensor.numel() // row, row), (row, 1), tensor.storage_offset()) for tensor in tensors
         ]

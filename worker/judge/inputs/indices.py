@@ -12,8 +12,7 @@ _RANKED = 1 << 20
 """Zipf ranks beyond a million have no weight that matters; a larger range spreads its million over all of it."""
 _HOT_SHARE = 0.05
 EXAMPLE = "example"
-"""The family of the example's own indices. Eager's histogram of evenly spread numbers took 9.7 ms where two of the
-three cases that were timed were Zipf's and duplicates, and 0.9 ms in a look on what the file draws (H100)."""
+"""The family of the example's own indices."""
 
 
 def indices(like: torch.Tensor, limit: int | None, family: str, generator: torch.Generator) -> torch.Tensor:

@@ -406,7 +406,7 @@ def prepare_cases(
     problem: Problem, truth: Truth, device: str, seed: int, count: int, budget_bytes: float = math.inf
 ) -> list[Case]:
     """Up to `count` cases of different families, most powerful first; `special` (NaN, infinities) comes last if at all.
-    Where there are indices one more, the second, has them as the file's own get_inputs spreads them.
+    Where there are indices one or two more, after the first, have them as the file's own get_inputs spreads them.
 
     Where more than `_FEWEST` of them would not fit into `budget_bytes`, the least powerful are left out, but `special`
     is not: no other has NaN. A family that lies outside of the reference's domain is left out; with none left, the
@@ -415,11 +415,11 @@ def prepare_cases(
     instance, domains = truth.instance, truth.domains
     generator = torch.Generator(device=device).manual_seed(seed)
     cases: list[Case] = []
-    names = families.applicable(instance.arguments, domains, instance.like)
-    if families.has_indices(instance.arguments, domains, instance.like):
-        names, count = (*names[:1], families.LISTED, *names[1:]), count + 1
+    first, *others = families.applicable(instance.arguments, domains, instance.like)
+    listed = families.as_listed(instance.arguments, domains, instance.like)
+    count, fewest = count + len(listed), _FEWEST + len(listed)
     fitting = count
-    for family in names:
+    for family in (first, *listed, *others):
         if len(cases) == count:
             break
         if len(cases) >= fitting and family != families.SPECIAL:
@@ -432,13 +432,13 @@ def prepare_cases(
             )
         case = truth.case(family, drawn)
         if case.finite or family == families.SPECIAL:
-            fitting = max(_FEWEST, int(min(count, budget_bytes / case.nbytes)))
+            fitting = max(fewest, int(min(count, budget_bytes / case.nbytes)))
             cases.append(case.parked() if case.nbytes > PARKED_BYTES else case)
     if not any(case.finite for case in cases):
         cases = [truth.case(families.OWN, problem.example_inputs(instance, device, seed + step)) for step in range(2)]
     with unmoved(instance.model):
-        first = cases[0]
-        refuse_random(problem, instance, first.inputs, tuple(map(first.honest, range(len(first.eager)))))
+        case = cases[0]
+        refuse_random(problem, instance, case.inputs, tuple(map(case.honest, range(len(case.eager)))))
     return _relaxed(cases)
 
 

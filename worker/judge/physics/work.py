@@ -45,13 +45,13 @@ class Work:
 
 
 def least_work(exhibit: Exhibit) -> Work:
-    """What a call of this workload must do, on the case that is timed where there are indices, or on its first."""
+    """What a call of this workload must do, on the first case that is timed."""
     outputs = exhibit.output_bytes
     limit = _PROBE_LIMIT_BYTES[exhibit.cases[0].device.type]
     if exhibit.input_bytes > limit:
         return Work(outputs, 0, 0, f"inputs over {limit >> 20} MiB are not probed for what depends on them")
     try:
-        needed, flops = _depended_on(exhibit.instance, (exhibit.listed or exhibit.cases[0]).inputs)
+        needed, flops = _depended_on(exhibit.instance, exhibit.timed[0].inputs)
     except (RuntimeError, TypeError, NotImplementedError) as failure:  # no derivative, no memory, a fixed dtype
         return Work(outputs, 0, 0, f"the reference has no fp64 backward: {str(failure)[:120]}")
     return Work(outputs, needed, flops)

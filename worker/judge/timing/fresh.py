@@ -19,8 +19,6 @@ from worker.judge.numerics.truth import Case
 from worker.runner.mixing import MOST, SPAN, Mix, Mixer
 from worker.runner.values import tensors_of
 
-_MOST_DOUBT = 1.0
-"""Relative threshold from which an output of zeros would pass."""
 _MIX_RANGE = {"real": (-2.0, 2.0), "positive": (0.1, 2.0), "unit": (0.1, 0.9)}
 
 
@@ -28,11 +26,7 @@ class Fresh:
     """Fresh values for one workload."""
 
     def __init__(self, exhibit: Exhibit, rng: random.Random) -> None:
-        usual = [case for case in exhibit.cases if case.family != families.SPECIAL] or exhibit.cases
-        # A reference may answer NaN in whole rows (a softmax of nothing) whatever it is given.
-        finite = [case for case in usual if case.finite] or usual
-        determined = [case for case in finite if _determined(case)] or finite
-        self.sources = [case for case in determined if case is exhibit.listed] or determined
+        self.sources = exhibit.timed
         self._arguments = exhibit.instance.arguments
         self._freshener = Freshener(self.sources[0].inputs, self._arguments, exhibit.domains)
         self.mix = _mix_of(exhibit)
@@ -76,16 +70,6 @@ class Fresh:
         """On a CPU: write the values that arrive with the call."""
         if self._mixer is not None:
             self._mixer.apply(tensors, number)
-
-
-def _determined(case: Case) -> bool:
-    """Whether float arithmetic determines the results at all.
-
-    Where one may be off by its own size (causal attention on large scores, two of them nearly equal: honest errors of 2
-    to 3,600 times the result, measured), a timed output tells nothing, and new values may be worse than those that the
-    threshold was made for.
-    """
-    return all(limit.threshold < _MOST_DOUBT for limit in case.tolerances)
 
 
 def _rebuilt(value: Any, tensors: Iterator[torch.Tensor]) -> Any:

@@ -47,6 +47,12 @@ def test_rows_move_whole() -> None:
     assert all(bool((known == row).all(1).any()) for row in x)
 
 
+def test_a_single_row_moves_element_by_element() -> None:
+    own = (torch.arange(64).reshape(1, 64),)
+    found = [freshen(own, ("ids",), {"ids": Domain("index", 64)}, [own], random.Random(seed))[0] for seed in range(3)]
+    assert len({tuple(each.flatten().tolist()) for each in (*own, *found)}) == 4
+
+
 def test_two_calls_differ_and_neither_keeps_the_sum() -> None:
     own, others = arguments(1), [arguments(2)]
     rng = random.Random(9)
