@@ -56,7 +56,7 @@ PROBLEMS = "gemm_w4a16:triton,lora_batched:triton,moe_topk_router:triton"
 """Of 8 to 12 GB each: three evaluators find room on any device, where elementwise problems of 512 MB waited for it for
 50 s each on an H200. And nothing takes the compiler of CUDA."""
 _PAGE = 200
-_LOOK_S = 0.2
+_LOOK_S = 1.0
 
 
 def main() -> int:
