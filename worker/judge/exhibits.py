@@ -73,7 +73,7 @@ class Exhibit:
 
     @property
     def timed(self) -> list[Case]:
-        """The cases that are timed. Where there are indices they are spread as the workload's own are."""
+        """The cases that are timed: those with the file's own indices and offsets, where there are any."""
         usual = [case for case in self.cases if case.family != families.SPECIAL] or self.cases
         # A reference may answer NaN in whole rows (a softmax of nothing) whatever it is given.
         finite = [case for case in usual if case.finite] or usual
@@ -214,8 +214,7 @@ def expected_bytes(
         case = given + _TRUTH_TIMES * returned
         count = _CASES if given <= _LARGE_BYTES[device] else _CASES_LARGE
         held = case if case <= PARKED_BYTES else given
-        indexed = any(domain.kind == "index" for domain in problem.spec.domains.values())
-        listed = 2 * indexed  # `families.as_listed`
+        listed = 2 * any(domain.kind in ("index", "fixed") for domain in problem.spec.domains.values())
         cases = held * (listed + min(count, max(_CASES_LARGE, int(_CASE_SHARE * total / max(1, case)))))
         arena = max(arena, _slots(total, given) * given + found.parameters + returned)
         running = max(running, returned + found.largest)  # of one workload: runners give it back after each

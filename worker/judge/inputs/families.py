@@ -23,11 +23,12 @@ ENDS, OFFSET = "ends", "offset"
 """For other sizes than the workloads': what a kernel leaves out at the end of a dimension shows, and so does a variance
 over any dimensions that cancels."""
 LISTED, LISTED_MIXED = "listed", "listed_mixed"
-"""Indices as the file's own get_inputs spreads them, beside real values that see precision: what is timed of a problem
-that has indices. How long a scatter takes hangs on how they are spread, and that is part of what a workload lists:
-eager's histogram of evenly spread numbers took 9.7 ms where two of the three cases that were timed were Zipf's and
-duplicates, and 0.9 ms in a look on what the file draws (H100). Two, as one is no secret, and what sees precision on one
-problem does not on another: `mixed` did not for scatter_add in bf16 (H100)."""
+"""Two draws of the file's own get_inputs, but for real values, which see precision: what is timed of a problem that has
+indices, or tensors that may not be drawn, such as offsets. How long a scatter takes hangs on how indices are spread,
+and that is part of what a workload lists: eager's histogram of evenly spread numbers took 9.7 ms where two of three
+cases that were timed were Zipf's and duplicates, and 0.9 ms in a look on what the file draws (H100). Two, since a
+kernel that kept the offsets of its first call was accepted as long as they were the same in all cases, and since what
+sees precision on one problem does not on another: `mixed` did not for scatter_add in bf16 (H100)."""
 OWN = "own"
 """The file's own get_inputs: the only family of a problem none of whose arguments may be drawn."""
 
@@ -104,11 +105,13 @@ def applicable(names: tuple[str, ...], domains: Mapping[str, Domain], like: tupl
 
 
 def as_listed(names: tuple[str, ...], domains: Mapping[str, Domain], like: tuple[Any, ...]) -> tuple[str, ...]:
-    """The families to time on, where any argument names several things: one number, a seed say, is no distribution."""
-    kinds = [kind_of(value, domains.get(name)) for value, name in zip(like, names, strict=True)]
-    if not any(kind == "index" and value.numel() > 1 for kind, value in zip(kinds, like, strict=True)):
-        return ()
-    return (LISTED, LISTED_MIXED) if {"real", "positive", "unit"} & set(kinds) else (LISTED,)
+    """The families to time on where any tensor has indices or may not be drawn; one number, a seed say, is neither."""
+    kept = [
+        value
+        for value, name in zip(like, names, strict=True)
+        if isinstance(value, torch.Tensor) and kind_of(value, domains.get(name)) in ("index", "fixed")
+    ]
+    return (LISTED, LISTED_MIXED) if any(value.numel() > 1 for value in kept) else ()
 
 
 def draw(

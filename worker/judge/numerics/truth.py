@@ -406,7 +406,7 @@ def prepare_cases(
     problem: Problem, truth: Truth, device: str, seed: int, count: int, budget_bytes: float = math.inf
 ) -> list[Case]:
     """Up to `count` cases of different families, most powerful first; `special` (NaN, infinities) comes last if at all.
-    Where there are indices one or two more, after the first, have them as the file's own get_inputs spreads them.
+    Two more, after the first, may have indices, and what may not be drawn, of two draws of the file's own get_inputs.
 
     Where more than `_FEWEST` of them would not fit into `budget_bytes`, the least powerful are left out, but `special`
     is not: no other has NaN. A family that lies outside of the reference's domain is left out; with none left, the
@@ -427,9 +427,8 @@ def prepare_cases(
         if family == families.OWN:
             drawn = problem.example_inputs(instance, device, seed)
         else:
-            drawn = families.draw(
-                instance.like, instance.arguments, domains, instance.workload.params, family, generator
-            )
+            like = _another(problem, instance, device, seed + 1) if family == families.LISTED_MIXED else instance.like
+            drawn = families.draw(like, instance.arguments, domains, instance.workload.params, family, generator)
         case = truth.case(family, drawn)
         if case.finite or family == families.SPECIAL:
             fitting = max(fewest, int(min(count, budget_bytes / case.nbytes)))
@@ -440,6 +439,13 @@ def prepare_cases(
         case = cases[0]
         refuse_random(problem, instance, case.inputs, tuple(map(case.honest, range(len(case.eager)))))
     return _relaxed(cases)
+
+
+def _another(problem: Problem, instance: Instance, device: str, seed: int) -> tuple[Any, ...]:
+    """Another draw of the file's own get_inputs; the one that is there where sizes are drawn too."""
+    drawn = problem.example_inputs(instance, device, seed)
+    sizes = [[(each.shape, each.dtype, each.stride()) for each in tensors_of(one)] for one in (drawn, instance.like)]
+    return drawn if sizes[0] == sizes[1] else instance.like
 
 
 def _honest_error(

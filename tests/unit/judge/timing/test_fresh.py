@@ -67,7 +67,10 @@ def test_a_reference_that_answers_nan_in_whole_rows_has_sources_too() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "timed"),
-    [("torch.randn(64, 8)", ["listed", "listed_mixed"]), ("torch.ones(64, 8, dtype=torch.bool)", ["listed"])],
+    [
+        ("torch.randn(64, 8)", ["listed", "listed_mixed"]),
+        ("torch.ones(64, 8, dtype=torch.bool)", ["listed", "listed_mixed"]),
+    ],
 )
 def test_indices_are_timed_as_the_workload_spreads_them_and_verified_in_other_ways_too(
     rows: str, timed: list[str]
@@ -82,6 +85,22 @@ def test_indices_are_timed_as_the_workload_spreads_them_and_verified_in_other_wa
         slot = [torch.empty_like(value) for value in source_case.inputs]
         fresh.fill(slot, source_case, seed)
         assert set(slot[1].tolist()) == {0, 7} and 40 < int((slot[1] == 0).sum()) < 64
+
+
+def test_what_may_not_be_drawn_is_of_two_draws() -> None:
+    source = PROBLEM.replace(
+        "torch.softmax(x + y, -1)",
+        "x.new_zeros(9, 8).index_add(0, torch.bucketize(torch.arange(64), y, right=True), x)",
+    )
+    source = source.replace(
+        "torch.randn(33, 65), torch.randn(33, 65)", "torch.randn(64, 8), torch.randint(64, (8,)).sort()[0]"
+    )
+    source += 'SPEC = {"domains": {"y": "fixed"}}\n'
+    exhibit = Exhibits(Problem(source, "segments"), "cpu", "cpu", 7).workloads[0]
+    first, second = exhibit.timed
+    assert not torch.equal(first.inputs[1], second.inputs[1])
+    kept = exhibit.instance.model(second.inputs[0], first.inputs[1])
+    assert not second.judge((kept,))[0].passed, "offsets of the first call"
 
 
 def test_one_number_is_no_distribution() -> None:
