@@ -38,7 +38,7 @@ def compared(
         raise ValueError("a worker has no two evaluations to tell a rate from: let it go on for longer")
     ours, theirs = _controls(these), _controls(those)
     pairs = {
-        (problem, worker): (ours[problem] if not same else _of(worker, ours[problem]), _of(worker, theirs[problem]))
+        (problem, worker): (_of(worker, ours[problem]) if same else ours[problem], _of(worker, theirs[problem]))
         for problem in sorted(ours.keys() & theirs.keys())
         for worker in sorted({each["worker"] for each in theirs[problem]})
     }

@@ -78,7 +78,7 @@ class Exhibit:
         # A reference may answer NaN in whole rows (a softmax of nothing) whatever it is given.
         finite = [case for case in usual if case.finite] or usual
         determined = [case for case in finite if _determined(case)] or finite
-        return [case for case in determined if case.family in (families.LISTED, families.LISTED_MIXED)] or determined
+        return [case for case in determined if case.family in families.AS_LISTED] or determined
 
     @property
     def slots(self) -> int:
@@ -214,7 +214,9 @@ def expected_bytes(
         case = given + _TRUTH_TIMES * returned
         count = _CASES if given <= _LARGE_BYTES[device] else _CASES_LARGE
         held = case if case <= PARKED_BYTES else given
-        listed = 2 * any(domain.kind in ("index", "fixed") for domain in problem.spec.domains.values())
+        listed = len(families.AS_LISTED) * any(
+            domain.kind in ("index", "fixed") for domain in problem.spec.domains.values()
+        )
         cases = held * (listed + min(count, max(_CASES_LARGE, int(_CASE_SHARE * total / max(1, case)))))
         arena = max(arena, _slots(total, given) * given + found.parameters + returned)
         running = max(running, returned + found.largest)  # of one workload: runners give it back after each

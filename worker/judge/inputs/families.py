@@ -29,6 +29,7 @@ and that is part of what a workload lists: eager's histogram of evenly spread nu
 cases that were timed were Zipf's and duplicates, and 0.9 ms in a look on what the file draws (H100). Two, since a
 kernel that kept the offsets of its first call was accepted as long as they were the same in all cases, and since what
 sees precision on one problem does not on another: `mixed` did not for scatter_add in bf16 (H100)."""
+AS_LISTED = (LISTED, LISTED_MIXED)
 OWN = "own"
 """The file's own get_inputs: the only family of a problem none of whose arguments may be drawn."""
 
@@ -111,7 +112,7 @@ def as_listed(names: tuple[str, ...], domains: Mapping[str, Domain], like: tuple
         for value, name in zip(like, names, strict=True)
         if isinstance(value, torch.Tensor) and kind_of(value, domains.get(name)) in ("index", "fixed")
     ]
-    return (LISTED, LISTED_MIXED) if any(value.numel() > 1 for value in kept) else ()
+    return AS_LISTED if any(value.numel() > 1 for value in kept) else ()
 
 
 def draw(

@@ -1,7 +1,7 @@
 """New values for every timed call of one workload, at the cost of a copy; the last few of them with the call itself.
 
 A kernel that keys a cache on a pointer, an object, a shape or a hash of the contents never sees the same contents
-twice.
+twice, but for what may not be drawn (offsets, masks): that is of one of two draws.
 """
 
 from __future__ import annotations
