@@ -22,6 +22,7 @@ SPEC = {
     "domains": {"scores": "real", "offsets": "fixed"},
     "precision": {"compute": "float32", "tf32": False},
     "backward": False,
+    "library": {"segmented": "Segmented"},
 }
 
 
@@ -35,6 +36,19 @@ class Model(nn.Module):
         top = x.new_full((rows,), float("-inf")).scatter_reduce(0, row, x, "amax")
         powers = torch.exp(x - top[row])
         total = x.new_zeros(rows).index_add(0, row, powers)
+        return (powers / total[row]).to(scores.dtype)
+
+
+class Segmented(nn.Module):
+    """PyTorch's reductions of segments, in place of those by atomic additions and maxima."""
+
+    def forward(self, scores, offsets):
+        x = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        numbers = torch.arange(offsets.shape[0] - 1, device=scores.device)
+        row = torch.repeat_interleave(numbers, offsets.diff(), output_size=scores.shape[0])
+        top = torch.segment_reduce(x, "max", offsets=offsets, unsafe=True)
+        powers = torch.exp(x - top[row])
+        total = torch.segment_reduce(powers, "sum", offsets=offsets, unsafe=True)
         return (powers / total[row]).to(scores.dtype)
 
 

@@ -35,15 +35,26 @@ SIZES: dict[str, tuple[dict[str, Any], ...]] = {
     "adamw_multi_tensor": _TENSORS,
     "attention_causal": (_HEADS,),
     "attention_causal_training": (_HEADS,),
+    "conv1d": ({"batch": 2, "inner": 3, "outer": 5, "length": 11},),
+    "conv2d": ({"batch": 2, "inner": 3, "outer": 5, "height": 7, "width": 9},),
+    "conv_relu_pool": ({"batch": 2, "inner": 3, "outer": 5, "size": 9},),
     "cross_entropy": (
         {"rows": 9, "classes": 37},
         {"rows": 9, "classes": 64, "smoothing": 0.1, "ignored": 0.4},
         {"rows": 2, "classes": 33_001, "smoothing": 0.1},  # more than one chunk
     ),
     "decode_attention_paged_gqa": ({"batch": 3, "heads": 6, "kv_heads": 2, "dim": 32, "length": 119},),
+    "depthwise_conv": ({"batch": 2, "channels": 5, "size": 9},),
+    "embedding_grad_rmsnorm_backward": ({"vocab": 19, "hidden": 12, "tokens": 41},),
     "geglu": _ROWS,
     "gemm_w8a8_fp8": ({"rows": 35, "inner": 64, "outer": 96},),
     "grad_norm_clip": _TENSORS,
+    "histogram": (
+        {"count": 1001, "bins": 37, "dtype": "int64"},
+        {"count": 2003, "bins": 1021, "skew": 1, "dtype": "int32"},
+        {"count": 9, "bins": 40_000, "dtype": "int64"},
+    ),
+    "jagged_to_dense": ({"batch": 7, "total": 59, "dim": 5, "length": 11},),
     "layernorm": _ROWS,
     "lstm_cell": ({"batch": 5, "inner": 7, "hidden": 11},),
     "merge_bucketized_dense": (
@@ -51,13 +62,16 @@ SIZES: dict[str, tuple[dict[str, Any], ...]] = {
         {"rows": 9, "features": 5, "borders": 6, "ragged": True},
     ),
     "moe_grouped_gemm": ({"tokens": 64, "experts": 5, "inner": 64, "outer": 72},),
+    "pairwise_distance": ({"left": 7, "right": 13, "dim": 33},),
     "rmsnorm_residual": _ROWS,
     "rope": (
         {"batch": 2, "length": 5, "heads": 3, "kv_heads": 1, "dim": 12},
         {"batch": 1, "length": 4, "heads": 8, "kv_heads": 2, "dim": 32},
     ),
+    "scatter_add": ({"nodes": 19, "dim": 5, "edges": 211},),
     "sdpa_mlp": ({**_HEADS, "hidden": 44},),
     "swiglu": _ROWS,
+    "varlen_softmax": ({"rows": 17, "total": 211}, {"rows": 9, "total": 5}),  # of the second, rows without any
 }
 """Sizes that take a moment in the interpreter, one of them odd."""
 
@@ -67,7 +81,7 @@ class _Case:
 
     def __init__(self, problem: Outline, module: Any, params: dict[str, Any], dtype: str) -> None:
         torch.manual_seed(0)
-        given = {**params, "dtype": dtype}
+        given = {"dtype": dtype, **params}
         self.init = call_accepting(module.get_init_inputs, given)
         self.inputs = list(call_accepting(module.get_inputs, given))
         self.model = module.Model(*self.init)

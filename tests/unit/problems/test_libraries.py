@@ -23,6 +23,11 @@ GPU_ONLY = {
     ("attention_causal", "cudnn"),
     ("attention_causal_training", "flash"),
     ("attention_causal_training", "cudnn"),
+    ("conv1d", "searched"),
+    ("conv2d", "searched"),
+    ("conv_relu_pool", "fused"),
+    ("depthwise_conv", "searched"),
+    ("embedding_grad_rmsnorm_backward", "autograd"),
     ("lstm_cell", "fused"),
 }
 """What a CPU does not have, or has under another name."""
