@@ -14,7 +14,7 @@ import torch
 
 from problems.catalog import Domain
 from worker.judge.inputs import families
-from worker.judge.inputs.probes import Probe, Variant, make_layouts, make_probes, make_shapes
+from worker.judge.inputs.probes import Probe, Variant, make_layouts, make_patterns, make_probes, make_shapes
 from worker.judge.numerics.truth import PARKED_BYTES, Case, Truth, prepare_cases
 from worker.judge.reference.domains import resolved
 from worker.judge.reference.footprint import memory_bytes
@@ -40,6 +40,10 @@ _LARGE_BYTES = {"cpu": 8 << 20, "cuda:0": 256 << 20}
 """Inputs above this get three cases: the fp64 truth of one 32 MiB workload costs 0.5 s on two cores."""
 
 
+_PATTERNED_BYTES = {"cpu": 8 << 20, "cuda:0": 128 << 20}
+"""Workloads with more bytes of inputs have no cases of patterns: each costs what another case does, in memory too."""
+_THREADS = (1, 3)
+"""That a candidate on a CPU is run with besides: one gave each of two threads half of the rows, whoever came."""
 _CONTEXT_BYTES = 3 << 30
 """Of the judge, the candidate's runner, the baselines' and the zygote: 0.5 to 0.8 GB each."""
 _TRUTH_TIMES = 5
@@ -164,7 +168,7 @@ class Exhibits:
         self.narrow(())
 
     def _forget(self) -> None:
-        for made in ("probes", "shapes", "layouts"):
+        for made in ("probes", "shapes", "layouts", "patterns"):
             self.__dict__.pop(made, None)
 
     def workshop(self) -> Workshop:
@@ -182,6 +186,26 @@ class Exhibits:
     def shapes(self) -> list[Variant]:
         """Workloads of other sizes."""
         return make_shapes(self.problem, self.workloads[0].instance, self.workloads[0].domains, self._seed + 2)
+
+    @functools.cached_property
+    def patterns(self) -> list[Variant]:
+        """The workloads that are not too large, with values and indices in patterns; on a CPU the smallest with fewer
+        threads and with more."""
+        small = [each for each in self.workloads if each.input_bytes <= _PATTERNED_BYTES[self.device]]
+        found = [
+            variant
+            for number, each in enumerate(small)
+            for variant in make_patterns(each.truth, each.domains, self._seed + 3 + number)
+        ]
+        if self.device == "cpu":
+            first = self.workloads[0]
+            found += [
+                Variant(
+                    f"{first.name} on {count} threads", first.instance, (first.cases[0],), listed=True, threads=count
+                )
+                for count in _THREADS
+            ]
+        return found
 
     @functools.cached_property
     def layouts(self) -> list[Variant]:

@@ -22,6 +22,7 @@ import torch
 
 from worker.runner import kernelwright as loader
 from worker.runner import values
+from worker.runner.step import Step
 
 _WARMUPS = 3
 _DELAY_CYCLES = 20_000_000
@@ -107,6 +108,16 @@ def autocast(session: _Session, message: dict[str, Any], _fds: list[int]) -> dic
     return {}
 
 
+def summed(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+    """Forward, and the second gradients of the sum of what it returns."""
+    step = _call(session, message)
+    if not isinstance(step, Step):
+        raise NotPossible("this workload has no backward")
+    _store(step.summed(_inputs(session, message)), _places(session, message))
+    _synchronize(session)
+    return {}
+
+
 def compiled(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
     """Call through torch.compile, twice, so that the second runs what the first compiled; graph breaks are allowed."""
     fast = torch.compile(_call(session, message), fullgraph=False, dynamic=False)
@@ -156,6 +167,7 @@ HANDLERS: dict[str, Callable[[Any, dict[str, Any], list[int]], dict[str, Any]]] 
     "examine.side_stream": side_stream,
     "examine.autocast": autocast,
     "examine.compiled": compiled,
+    "examine.summed": summed,
     "examine.repeat": repeat,
     "examine.sanitize": sanitize,
 }

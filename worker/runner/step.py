@@ -47,13 +47,35 @@ class Step:
         gradients = _gradients(outputs, wanted, cotangents)
         return (*(_detached(output) for output in outputs), *gradients)
 
+    def summed(self, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        """The same for the sum of all that forward returns, and the gradients are the second ones that are taken from
+        one graph. Raises NoGradient."""
+        leaves = [_leaf(value) for value in arguments[: self._inputs]]
+        with torch.enable_grad():
+            result = self._call(*leaves)
+            outputs = tuple(result) if isinstance(result, tuple | list) else (result,)
+            sums = [output.sum() for output in _floating(outputs)]
+        wanted = [*(leaf for leaf in leaves if _differentiable(leaf)), *self._parameters]
+        torch.autograd.grad(sums, wanted, allow_unused=True, retain_graph=True)
+        found = torch.autograd.grad(sums, wanted, allow_unused=True)
+        return (*(_detached(output) for output in outputs), *_filled(found, wanted))
+
 
 def _gradients(outputs: tuple[Any, ...], wanted: list[torch.Tensor], cotangents: Sequence[Any]) -> list[torch.Tensor]:
+    floating = _floating(outputs)
+    found = torch.autograd.grad(floating, wanted, cotangents[: len(floating)], allow_unused=True)
+    return _filled(found, wanted)
+
+
+def _floating(outputs: tuple[Any, ...]) -> list[torch.Tensor]:
     floating = [output for output in outputs if isinstance(output, torch.Tensor) and output.is_floating_point()]
     for index, output in enumerate(floating):
         if not output.requires_grad:
             raise NoGradient(f"float output {index} carries no gradient: was it detached, or computed under no_grad?")
-    found = torch.autograd.grad(floating, wanted, cotangents[: len(floating)], allow_unused=True)
+    return floating
+
+
+def _filled(found: Sequence[torch.Tensor | None], wanted: list[torch.Tensor]) -> list[torch.Tensor]:
     return [torch.zeros_like(leaf) if grad is None else grad for leaf, grad in zip(wanted, found, strict=True)]
 
 

@@ -18,7 +18,7 @@ from tests.support.finalist import outcome as outcome_on
 from worker.judge.certificate.document import Outcome
 from worker.judge.certificate.parts import RefereeParts
 from worker.judge.certificate.stage import staged
-from worker.judge.certificate.system import alive, autocast, compiled, graphs, leak, sanitizers, streams
+from worker.judge.certificate.system import alive, autocast, compiled, graphs, leak, sanitizers, streams, summed
 from worker.judge.lease import DeviceLease
 from worker.judge.report import EvaluationRequest
 from worker.judge.runners.sessions import Runner
@@ -74,6 +74,69 @@ class ModelNew(nn.Module):
         %(after)s
         return y
 '''
+
+
+TRAINED = """
+import torch
+from torch import nn
+
+SPEC = {"backward": True, "workloads": [{"name": "only", "params": {"rows": 64, "cols": 384}}]}
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.sigmoid(x)
+
+def get_inputs(rows=64, cols=384):
+    return [torch.rand(rows, cols)]
+
+def get_init_inputs():
+    return []
+"""
+
+SIGMOID = '''
+import torch
+from torch import nn
+from kernelwright import load_cpp
+SOURCE = r"""
+#include <cmath>
+#include <cstdint>
+extern "C" void forward(const float* x, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; i++) y[i] = 1 / (1 + std::exp(-x[i]));
+}
+extern "C" void backward(const float* dy, const float* y, float* dx, int64_t n) {
+  for (int64_t i = 0; i < n; i++) dx[i] = dy[i] * y[i] * (1 - y[i]);
+}
+"""
+lib = load_cpp(SOURCE)
+class Sigmoid(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        x = x.contiguous()
+        y = torch.empty_like(x)
+        lib.forward(x, y, x.numel())
+        ctx.save_for_backward(y.clone())
+        return y
+    @staticmethod
+    def backward(ctx, dy):
+        (y,) = ctx.saved_tensors
+        dy = %(cotangent)s
+        dx = %(room)s
+        lib.backward(dy, y, dx, y.numel())
+        return dx
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return Sigmoid.apply(x)
+'''
+
+
+def sigmoid(cotangent: str = "dy.contiguous()", room: str = "torch.empty_like(y)") -> str:
+    return SIGMOID % {"cotangent": cotangent, "room": room}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeParts]:
+    with means(tmp_path_factory.mktemp("trained"), TRAINED, "cpu") as ready:
+        yield ready
 
 
 def candidate(extra: str = "", before: str = "", after: str = "") -> str:
@@ -133,6 +196,27 @@ def test_a_buffer_that_is_handed_out_twice_is_refused(parts: RefereeParts) -> No
     found, detail, verdict = outcome(parts, alive.NAME, alive.check, reusing)
     assert (found, verdict) == (Outcome.FAILED, Verdict.INCORRECT)
     assert "relative error" in detail
+
+
+def test_a_sum_has_the_same_gradients_twice(trained: RefereeParts) -> None:
+    found, detail, verdict = outcome(trained, summed.NAME, summed.check, sigmoid())
+    assert (found, verdict) == (Outcome.PASSED, Verdict.OK), detail
+
+
+def test_a_backward_that_uses_up_what_forward_kept_is_refused(trained: RefereeParts) -> None:
+    found, detail, verdict = outcome(trained, summed.NAME, summed.check, sigmoid(room="y"))
+    assert (found, verdict) == (Outcome.FAILED, Verdict.INCORRECT)
+    assert "output 1 is wrong" in detail
+
+
+def test_a_backward_that_reads_behind_a_single_cotangent_is_refused(trained: RefereeParts) -> None:
+    found, _detail, verdict = outcome(trained, summed.NAME, summed.check, sigmoid(cotangent="dy"))
+    assert found is Outcome.FAILED
+    assert verdict in (Verdict.INCORRECT, Verdict.ILLEGAL_ACCESS)
+
+
+def test_without_a_backward_nothing_is_summed(parts: RefereeParts) -> None:
+    assert outcome(parts, summed.NAME, summed.check, candidate())[0] is Outcome.NOT_APPLICABLE
 
 
 def test_others_may_have_the_device_while_a_candidate_is_built_that_is_examined_alone(

@@ -21,7 +21,18 @@ from worker.judge.certificate.document import Certificate, Outcome, Roofline
 from worker.judge.certificate.parts import RefereeParts
 from worker.judge.certificate.roofline import roofline
 from worker.judge.certificate.stage import NotApplicable, staged
-from worker.judge.certificate.system import alive, autocast, compiled, control, fresh, graphs, leak, sanitizers, streams
+from worker.judge.certificate.system import (
+    alive,
+    autocast,
+    compiled,
+    control,
+    fresh,
+    graphs,
+    leak,
+    sanitizers,
+    streams,
+    summed,
+)
 from worker.judge.report import Evaluation, EvaluationRequest
 from worker.judge.trial import Trial
 from worker.judge.verdict import Check, Fault, Verdict
@@ -33,6 +44,7 @@ _Named = tuple[str, Callable[[Trial], None]]
 _BESIDE_THE_JUDGE: tuple[_Named, ...] = (
     (alive.NAME, alive.check),
     (autocast.NAME, autocast.check),
+    (summed.NAME, summed.check),
     (leak.NAME, leak.check),
 )
 """The judge computes for these, and for the training: one at a time, since its random numbers are one process's."""

@@ -1,4 +1,5 @@
-"""Other shapes and memory layouts than the workloads': general, specialised and refuses, or specialised and wrong.
+"""Other shapes and memory layouts than the workloads': general, specialised and refuses, or specialised and wrong. And
+the workloads themselves with values and indices in patterns, and with other numbers of threads.
 
 A kernel may be made for the declared workloads only, if it says so: it must raise. A silently wrong result, or a crash
 that takes the process with it, on a shape that the reference accepts is a wrong kernel.
@@ -19,6 +20,8 @@ _REFUSALS = (Verdict.LAUNCH_ERROR, Verdict.BUILD_ERROR)
 
 def check(trial: Trial) -> None:
     """Raises Fault with the verdict of the variant that failed."""
+    for variant in trial.exhibits.patterns:
+        _refusal(trial, variant)
     refused = []
     for variant in (*trial.exhibits.shapes, *trial.exhibits.layouts):
         reason = _refusal(trial, variant)
@@ -36,16 +39,19 @@ def check(trial: Trial) -> None:
 
 
 def _refusal(trial: Trial, variant: Variant) -> str | None:
-    """Why the candidate refuses this variant, or None when it is right. Raises Fault when it is wrong."""
+    """Why the candidate refuses this variant, or None when it is right. Raises Fault when it is wrong, or refuses what
+    is listed."""
     cases = list(variant.cases)
     name = f"variant {variant.name}"
     bench = Workbench(trial.runner, variant.instance, cases, trial.device, 1, name=name, shift=variant.shift)
+    if variant.threads:
+        bench.use_threads(variant.threads)
     try:
         for number, case in enumerate(cases):
             try:
                 outputs = _outputs(trial, bench, number)
             except Fault as fault:
-                if fault.verdict in _REFUSALS and not trial.runner.dead:
+                if fault.verdict in _REFUSALS and not trial.runner.dead and not variant.listed:
                     return fault.reason
                 trial.record(f"generality/{variant.name}", False, fault.reason)
                 raise Fault(fault.verdict, f"{variant.name}: {fault.reason}", fault.log) from fault
@@ -53,6 +59,8 @@ def _refusal(trial: Trial, variant: Variant) -> str | None:
                 judge_case(trial, f"generality/{variant.name}", case, outputs)
         return None
     finally:
+        if variant.threads and not trial.runner.dead:
+            bench.use_threads()
         bench.close()
 
 

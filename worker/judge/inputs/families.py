@@ -19,6 +19,13 @@ from problems.catalog import Domain
 from worker.judge.inputs import indices, real_values
 
 SPECIAL = "special"
+STRIDED, SPARSE = "strided", "sparse"
+"""What a kernel that looks at a part of the values, or shares them out to lanes, decides wrongly on: large values a
+power of two apart and indices in order but for three; and rows and cotangents of zeros but for a few, with indices most
+of which are one. Of 27 wrong C++ candidates by somebody who had not seen the judge 17 were accepted without: among them
+a top-k whose 64 lanes kept 8 numbers each, a histogram with counters of 16 bits, and gradients that are zero where
+4,096 sampled cotangents are."""
+PATTERNS = (STRIDED, SPARSE)
 ENDS, OFFSET = "ends", "offset"
 """For other sizes than the workloads': what a kernel leaves out at the end of a dimension shows, and so does a variance
 over any dimensions that cancels."""
@@ -56,6 +63,8 @@ _PAIRS = {
     "uniform": _Pair("normal", "uniform"),
     "duplicates": _Pair("normal", "duplicates"),
     "edges": _Pair("normal", "edges"),
+    STRIDED: _Pair("strided", "nearly_sorted"),
+    SPARSE: _Pair("sparse", "hot"),
     ENDS: _Pair("ends", "edges"),
     OFFSET: _Pair("offset", "uniform"),
     LISTED: _Pair("normal", indices.EXAMPLE),

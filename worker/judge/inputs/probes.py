@@ -21,7 +21,7 @@ from worker.judge.verdict import ReferenceFailed, ReferenceFull
 
 _SIZES = (3, 7, 33, 257)
 """Sizes that no tile divides: odd, just over a warp, just over a block."""
-_MAX_SHAPES, _MAX_PROBES = 10, 16
+_MAX_SHAPES, _MAX_PROBES = 12, 16
 _MAX_GROWTH = 4.0
 """A variant's inputs may be this much larger than the smallest workload's."""
 _GROWN = 1.5
@@ -32,6 +32,11 @@ _CANNOT_HOLD = (RuntimeError, ValueError, IndexError)
 _FULL = (torch.OutOfMemoryError, ReferenceFull)
 """No reason to leave a variant out: whoever fills the device would be spared its checks."""
 _BEYOND_16_BITS = 70_000
+_LONG, _LONG_BYTES = 65_539, 20 << 20
+"""A size that 16 bits cannot count, for each parameter with which the inputs are no larger than this: a sort of edges
+by 16-bit numbers was right on each of up to 65,536, however many numbers an edge had."""
+_FEW = 8
+"""Elements of a cotangent that are not zero, in `sparse`."""
 _BOTH_BYTES = 1 << 20
 """Variants with more bytes of inputs are asked for one family: comparing 8 MiB of outputs costs 0.1 s on two cores."""
 _GAP = 3
@@ -63,6 +68,10 @@ class Variant:
     """Elements by which every input is misaligned."""
     compared: bool = True
     """Whether the reference has results there to compare with."""
+    listed: bool = False
+    """Whether its sizes are a workload's own, so that nothing of it may be refused."""
+    threads: int = 0
+    """How many a CPU's runner has meanwhile, if it is not the usual number."""
 
 
 def make_probes(truth: Truth, base: Case, domains: Mapping[str, Domain], generator: torch.Generator) -> list[Probe]:
@@ -133,14 +142,42 @@ def make_shapes(problem: Problem, smallest: Instance, domains: Mapping[str, Doma
     return found or _resized_batches(problem, smallest, domains, seed)
 
 
+def make_patterns(truth: Truth, domains: Mapping[str, Domain], seed: int) -> list[Variant]:
+    """A workload with values and indices that whoever samples them, or shares them out to lanes, gets wrong. Cotangents
+    of `sparse` are zero but for a few elements in all."""
+    instance = truth.instance
+    generator = torch.Generator(device=_device_of(instance)).manual_seed(seed)
+    if families.applicable(instance.arguments, domains, instance.like) == (families.OWN,):
+        return []
+    cases = []
+    for family in families.PATTERNS:
+        params = instance.workload.params
+        inputs = families.draw(instance.like, instance.arguments, domains, params, family, generator)
+        if family == families.SPARSE:
+            own, cotangents = inputs[: instance.forward_inputs], inputs[instance.forward_inputs :]
+            inputs = (*own, *(_all_but_few_zero(value, generator) for value in cotangents))
+        try:
+            cases.append(truth.case(family, inputs))
+        except ReferenceFailed:
+            continue  # outside of the reference's domain
+    kept = tuple(case for case in cases if case.finite)
+    return [Variant(f"{instance.workload.name} with patterns", instance, kept, listed=True)] if kept else []
+
+
+def _all_but_few_zero(cotangent: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    places = torch.randint(cotangent.numel(), (_FEW,), generator=generator, device=cotangent.device)
+    drawn = torch.randn(_FEW, generator=generator, device=cotangent.device).to(cotangent.dtype)
+    return torch.zeros_like(cotangent).view(-1).index_copy_(0, places, drawn).view(cotangent.shape)
+
+
 def _device_of(instance: Instance) -> str:
     return next((value.device.type for value in instance.like if isinstance(value, torch.Tensor)), "cpu")
 
 
 def _resized(workload: Workload, elements: int, rng: random.Random) -> Iterator[Workload]:
     """Every size parameter at one; each of them larger, so that an input of `elements` elements has more than 16 bits
-    can count; the first at zero; each larger by one, which is even where the workload's is odd; then sizes at random
-    that no tile divides."""
+    can count; the first at zero; each beyond 16 bits; each larger by one, which is even where the workload's is odd;
+    then sizes at random that no tile divides."""
     sizes = {key: value for key, value in workload.params.items() if type(value) is int and value > 1}
     if not sizes:
         return
@@ -150,6 +187,8 @@ def _resized(workload: Workload, elements: int, rng: random.Random) -> Iterator[
     for key, size in sizes.items():
         yield _with_params(workload, {key: times * size + 1})
     yield _with_params(workload, {next(iter(sizes)): 0})
+    for key in sizes:
+        yield _with_params(workload, {key: _LONG})
     for key, size in sizes.items():
         yield _with_params(workload, {key: size + 1})
     others = [(key, size) for key, value in sizes.items() for size in (*_SIZES, value - 1) if size != value]
@@ -175,6 +214,11 @@ def _shape_variant(
     `indexed`: some of them are integers."""
     largest = _MAX_GROWTH * smallest + (1 << 20)
     try:
+        if _LONG in workload.params.values():
+            expected = problem.footprint(workload)  # 65,539 columns may be gigabytes
+            if expected is None or expected.inputs + expected.parameters + expected.outputs > _LONG_BYTES:
+                return None
+            largest = _LONG_BYTES
         if indexed and device != "cpu":
             # An index out of bounds is an error on the CPU; on a GPU it ends the context, and the judge with it.
             first = problem.instance(workload, "cpu", seed)

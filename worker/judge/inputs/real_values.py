@@ -213,6 +213,26 @@ def _spiked(rows: torch.Tensor, limit: float, generator: torch.Generator) -> tor
     return flat.reshape(rows.shape)
 
 
+def _strided(rows: torch.Tensor, limit: float, generator: torch.Generator) -> torch.Tensor:
+    """In each row the elements that lie a power of two apart are large, all of one sign: those that one lane of 2 to
+    256 looks at. A vector is one row."""
+    lanes = rows if rows.shape[1] > 1 else rows.t()
+    most = max(1, min(8, lanes.shape[1].bit_length() - 2))
+    stride = 2 ** (1 + _choice(lanes, most, generator))
+    first = (_choice(lanes, 1 << most, generator)) % stride
+    large = torch.arange(lanes.shape[1], device=rows.device) % stride == first
+    sign = 2 * _choice(lanes, 3, generator).clamp_max_(1) - 1  # two of three are positive
+    lanes.add_((large * sign * _END).to(rows.dtype))
+    return rows
+
+
+def _sparse(rows: torch.Tensor, limit: float, generator: torch.Generator) -> torch.Tensor:
+    """Two rows of three are zero but for one element, anywhere."""
+    place = torch.randint(rows.shape[1], (rows.shape[0], 1), generator=generator, device=rows.device)
+    kept = torch.arange(rows.shape[1], device=rows.device) == place
+    return torch.where(kept | (_choice(rows, 3, generator) == 0), rows, 0.0)
+
+
 def _plain(rows: torch.Tensor, limit: float, generator: torch.Generator) -> torch.Tensor:
     return rows
 
@@ -262,5 +282,7 @@ _MAKERS: dict[str, Callable[[torch.Tensor, float, torch.Generator], torch.Tensor
     "integers": _integers,
     "cancelling": _cancelling,
     "spikes": _spiked,
+    "strided": _strided,
+    "sparse": _sparse,
     "special": _plain,
 }

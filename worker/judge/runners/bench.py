@@ -271,7 +271,11 @@ class Workbench:
         """Take the runner back from the bell, unless it has left it: 30 s were waited for one whose call had failed."""
         if not self.runner.off_the_bell:
             self.runner.ring(protocol.QUIT, 30)
-        self.runner.ask({"op": "threads", "count": threads_for(on_gpu=self.device != "cpu")}, 30)
+        self.use_threads()
+
+    def use_threads(self, count: int = 0) -> None:
+        """Have the runner compute with so many threads; without a number, with as many as it has by itself."""
+        self.runner.ask({"op": "threads", "count": count or threads_for(on_gpu=self.device != "cpu")}, 30)
 
     def trim(self) -> None:
         """Have the runner give back what it does not use of a GPU's memory: others are timed next."""

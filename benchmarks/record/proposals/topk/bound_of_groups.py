@@ -4,8 +4,8 @@ A row is read once, for the largest of each group, as a pair of the number and i
 groups reach the k-th of them: those alone are read again, and hold all that reaches it. Numbers become integers in the
 same order (NaN above all, 0 and -0 equal). Bound by memory.
 
-A row of a quarter of a megabyte is searched by one program or two; fewer and longer rows are shared out. Short rows stay
-in registers, one maximum at a time.
+A row of a quarter of a megabyte is searched by one program or two; fewer and longer rows are shared out. Short rows
+stay in registers, one maximum at a time.
 """
 
 import torch

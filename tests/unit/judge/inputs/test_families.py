@@ -6,7 +6,18 @@ import pytest
 import torch
 
 from problems.catalog import Domain
-from worker.judge.inputs.families import ENDS, FAMILIES, INDEX_FAMILIES, OFFSET, OWN, applicable, draw
+from worker.judge.inputs.families import (
+    ENDS,
+    FAMILIES,
+    INDEX_FAMILIES,
+    OFFSET,
+    OWN,
+    PATTERNS,
+    SPARSE,
+    STRIDED,
+    applicable,
+    draw,
+)
 
 FINITE = [family for family in FAMILIES if family != "special"]
 
@@ -32,12 +43,34 @@ def test_real_values_are_finite_and_not_those_of_the_example(family: str, dtype:
     assert dtype != torch.float16 or value.abs().max() <= 64
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *INDEX_FAMILIES, ENDS, OFFSET, OWN])
+@pytest.mark.parametrize("family", [*FAMILIES, *INDEX_FAMILIES, *PATTERNS, ENDS, OFFSET, OWN])
 @pytest.mark.parametrize("shape", [(), (1,), (5,), (1, 7), (3, 1), (2, 3, 4), (0, 4)])
 def test_every_family_takes_every_shape(family: str, shape: tuple[int, ...]) -> None:
     drawn(torch.rand(shape), family)
     if 0 not in shape:
         drawn(torch.ones(shape, dtype=torch.int64), family)
+
+
+@pytest.mark.parametrize("lanes", [2, 8, 64, 256])
+def test_in_some_row_most_of_the_largest_lie_in_one_of_a_kernels_lanes(lanes: int) -> None:
+    largest = drawn(torch.rand(256, 4096), STRIDED).topk(16).indices % lanes
+    share = (largest == largest.mode(dim=1, keepdim=True).values).float().mean(dim=1)
+    assert share.max() > 0.9 and share.min() < 0.9
+
+
+@pytest.mark.parametrize("every", [2, 8, 64])
+def test_a_sample_of_a_row_does_not_tell_whether_it_is_zero(every: int) -> None:
+    value = drawn(torch.rand(512, 1024), SPARSE)
+    sampled, kept = (value[:, ::every] != 0).any(dim=1), (value != 0).sum(dim=1)
+    assert ((kept == 1) & ~sampled).any() and (kept == 1024).any()
+
+
+def test_one_index_is_most_of_them_or_they_are_in_order_but_for_three() -> None:
+    like = torch.randint(1000, (100_000,))
+    hot, ordered = drawn(like, SPARSE), drawn(like, STRIDED)
+    assert 65_536 < hot.bincount().max() < 75_000
+    falls = (ordered.diff() < 0).sum()
+    assert 1 <= falls <= 6 and ordered.unique().numel() > 900
 
 
 def test_mixed_rows_differ_in_scale_within_one_batch() -> None:

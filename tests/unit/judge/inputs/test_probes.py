@@ -74,8 +74,11 @@ class TestLayouts:
 class TestShapes:
     def test_are_asked_with_two_families_and_stretched_ones_with_three(self) -> None:
         found = self.variants("row_max")
-        assert 8 <= len(found) <= 10
+        assert 8 <= len(found) <= 12
+        assert [len(variant.cases) for variant in found if "=65539" in variant.name] == [1], "of 61 rows, large"
         for variant in found:
+            if "=65539" in variant.name:
+                continue
             stretched = variant.instance.like[0].numel() > 1.5 * 61 * 333
             expected = ["mixed", "ends", "offset"] if stretched else ["mixed", "ends"]
             assert [case.family for case in variant.cases] == expected, variant.name

@@ -1,0 +1,37 @@
+"""The gradient of a plain sum, taken twice from one graph, as `loss.backward(retain_graph=True)` does.
+
+The cotangent of a sum is one number for all elements (its strides are 0): a backward that reads it as a matrix of its
+own reads what lies behind it. And one that uses what forward kept as room for its results is right once.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from worker.judge.certificate.stage import NotApplicable, bench_of, judge_outputs, reserve, unable
+from worker.judge.trial import RUN_LIMIT_S, Trial
+from worker.judge.verdict import Fault, Verdict
+
+NAME = "gradients of a sum, twice"
+_CANNOT = (Verdict.LAUNCH_ERROR, Verdict.BUILD_ERROR)
+
+
+def check(trial: Trial) -> None:
+    """The second gradients must be right. Raises Fault `incorrect`; whoever refuses gets a reservation."""
+    bench, exhibit = bench_of(trial), trial.exhibits.workloads[0]
+    instance = exhibit.instance
+    if not instance.backward:
+        raise NotApplicable("this workload has no backward")
+    inputs = exhibit.cases[0].inputs
+    ones = (torch.ones_like(value) for value in inputs[instance.forward_inputs :])
+    case = exhibit.truth.case("sum", (*inputs[: instance.forward_inputs], *ones))
+    bench.write(0, 0)
+    try:
+        bench.examine("summed", RUN_LIMIT_S)
+    except Fault as fault:
+        if fault.verdict not in _CANNOT:
+            raise
+        reserve(trial, NAME, unable("a second backward", fault))
+        return
+    figures = judge_outputs(trial, NAME, case, bench.read())
+    trial.record(NAME, True, "the second gradients from one graph are right", **figures)
