@@ -238,10 +238,11 @@ def expected_bytes(
         case = given + _TRUTH_TIMES * returned
         count = _CASES if given <= _LARGE_BYTES[device] else _CASES_LARGE
         held = case if case <= PARKED_BYTES else given
-        listed = len(families.AS_LISTED) * any(
+        more = len(families.AS_LISTED) * any(
             domain.kind in ("index", "fixed") for domain in problem.spec.domains.values()
         )
-        cases = held * (listed + min(count, max(_CASES_LARGE, int(_CASE_SHARE * total / max(1, case)))))
+        more += len(families.PATTERNS) * (given <= _PATTERNED_BYTES[device])
+        cases = held * (more + min(count, max(_CASES_LARGE, int(_CASE_SHARE * total / max(1, case)))))
         arena = max(arena, _slots(total, given) * given + found.parameters + returned)
         running = max(running, returned + found.largest)  # of one workload: runners give it back after each
         kept += cases + (2 + _GRAPHS * compiled) * returned + 2 * found.parameters

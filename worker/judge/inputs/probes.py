@@ -14,7 +14,7 @@ import torch
 
 from problems.catalog import Domain, Param, Workload
 from worker.judge.inputs import families
-from worker.judge.numerics.truth import Case, Truth
+from worker.judge.numerics.truth import PARKED_BYTES, Case, Truth
 from worker.judge.reference.domains import resolved
 from worker.judge.reference.problem import Instance, Problem, call_reference
 from worker.judge.verdict import ReferenceFailed, ReferenceFull
@@ -157,9 +157,10 @@ def make_patterns(truth: Truth, domains: Mapping[str, Domain], seed: int) -> lis
             own, cotangents = inputs[: instance.forward_inputs], inputs[instance.forward_inputs :]
             inputs = (*own, *(_all_but_few_zero(value, generator) for value in cotangents))
         try:
-            cases.append(truth.case(family, inputs))
+            case = truth.case(family, inputs)
         except ReferenceFailed:
             continue  # outside of the reference's domain
+        cases.append(case.parked() if case.nbytes > PARKED_BYTES else case)
     kept = tuple(case for case in cases if case.finite)
     return [Variant(f"{instance.workload.name} with patterns", instance, kept, listed=True)] if kept else []
 
