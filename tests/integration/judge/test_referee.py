@@ -136,6 +136,32 @@ def test_an_honest_kernel_is_ok_with_all_its_evidence(judge: Judge) -> None:
         ),
         ("changes its input", "x.zero_()\nreturn right", "incorrect", "changed its input 'x'"),
         (
+            "a row is zero if every eighth element is",
+            "zero = (x[:, ::8] == 0).all(1, keepdim=True)\nreturn torch.where(zero, torch.relu(self.bias), right)",
+            "incorrect",
+            "only with patterns/sparse",
+        ),
+        (
+            "refuses values on a workload's own sizes",
+            "if (x == 0).float().mean() > 0.5:\n    raise ValueError('too many zeros')\nreturn right",
+            "launch_error",
+            "too many zeros",
+        ),
+        (
+            "half of the rows for each of two threads",
+            "if torch.get_num_threads() == 1:\n    right[:128] = 0\nreturn right",
+            "incorrect",
+            "relative error",
+        ),
+        (
+            "twenty results in turn",
+            "self.calls += 1\nring = self.cache.setdefault(x.shape, [])\n"
+            "if len(ring) < 20:\n    ring.append(right)\n    return right\n"
+            "return ring[self.calls % 20].copy_(right)",
+            "incorrect",
+            "called again",
+        ),
+        (
             "prepared weights by a sample of them",
             "kept = self.cache.get(float(self.bias[7]))\nif kept is None:\n"
             "    kept = self.cache[float(self.bias[7])] = self.bias.clone()\nreturn torch.relu(x + kept)",

@@ -22,9 +22,9 @@ SPECIAL = "special"
 STRIDED, SPARSE = "strided", "sparse"
 """What a kernel that looks at a part of the values, or shares them out to lanes, decides wrongly on: large values a
 power of two apart and indices in order but for three; and rows and cotangents of zeros but for a few, with indices most
-of which are one. Of 27 wrong C++ candidates by somebody who had not seen the judge 17 were accepted without: among them
-a top-k whose 64 lanes kept 8 numbers each, a histogram with counters of 16 bits, and gradients that are zero where
-4,096 sampled cotangents are."""
+of which are one. Of 27 wrong C++ candidates that were written without a look at the judge 17 were accepted without:
+among them a top-k whose 64 lanes kept 8 numbers each, a histogram with counters of 16 bits, and gradients that are zero
+where 4,096 sampled cotangents are."""
 PATTERNS = (STRIDED, SPARSE)
 ENDS, OFFSET = "ends", "offset"
 """For other sizes than the workloads': what a kernel leaves out at the end of a dimension shows, and so does a variance
