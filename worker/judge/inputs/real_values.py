@@ -218,11 +218,11 @@ def _strided(rows: torch.Tensor, limit: float, generator: torch.Generator) -> to
     256 looks at. A vector is one row."""
     lanes = rows if rows.shape[1] > 1 else rows.t()
     most = max(1, min(8, lanes.shape[1].bit_length() - 2))
-    stride = 2 ** (1 + _choice(lanes, most, generator))
-    first = (_choice(lanes, 1 << most, generator)) % stride
-    large = torch.arange(lanes.shape[1], device=rows.device) % stride == first
+    stride = 2 ** (1 + _choice(lanes, most, generator).int())
+    first = _choice(lanes, 1 << most, generator).int() % stride
     sign = 2 * _choice(lanes, 3, generator).clamp_max_(1) - 1  # two of three are positive
-    lanes.add_((large * sign * _END).to(rows.dtype))
+    place = torch.arange(lanes.shape[1], device=rows.device, dtype=torch.int32)  # 64 bits would be eight times the rows
+    lanes.add_(torch.where(place % stride == first, sign.to(rows.dtype) * _END, 0.0))
     return rows
 
 
