@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -20,5 +20,7 @@ def test_a_runner_is_taken_back_from_the_bell_unless_it_has_left_it(*, failed: b
         ring=lambda command, _limit_s: rung.append(command),
         ask=lambda message, _limit_s: asked.append(message["op"]),
     )
-    Workbench.cool(cast(Any, SimpleNamespace(runner=runner, device="cpu")))
+    bench: Any = SimpleNamespace(runner=runner, device="cpu")
+    bench.use_threads = lambda: Workbench.use_threads(bench)
+    Workbench.cool(bench)
     assert (rung, asked) == ([] if failed else [protocol.QUIT], ["threads"])
