@@ -158,6 +158,8 @@ def make_patterns(truth: Truth, domains: Mapping[str, Domain], seed: int) -> lis
             inputs = (*own, *(_all_but_few_zero(value, generator) for value in cotangents))
         try:
             case = truth.case(family, inputs)
+        except _FULL:
+            raise
         except ReferenceFailed:
             continue  # outside of the reference's domain
         cases.append(case.parked() if case.nbytes > PARKED_BYTES else case)
@@ -168,7 +170,8 @@ def make_patterns(truth: Truth, domains: Mapping[str, Domain], seed: int) -> lis
 def _all_but_few_zero(cotangent: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     places = torch.randint(cotangent.numel(), (_FEW,), generator=generator, device=cotangent.device)
     drawn = torch.randn(_FEW, generator=generator, device=cotangent.device).to(cotangent.dtype)
-    return torch.zeros_like(cotangent).view(-1).index_copy_(0, places, drawn).view(cotangent.shape)
+    flat = torch.zeros(cotangent.numel(), dtype=cotangent.dtype, device=cotangent.device)
+    return torch.empty_like(cotangent).copy_(flat.index_copy_(0, places, drawn).view(cotangent.shape))
 
 
 def _device_of(instance: Instance) -> str:

@@ -138,6 +138,25 @@ class TestShapes:
             make_shapes(problem, truth.instance, truth.domains, SEED)
 
 
+class TestPatterns:
+    @pytest.mark.parametrize("full", [torch.OutOfMemoryError("of 3 GiB"), ReferenceFull("forward failed")])
+    def test_are_not_left_out_because_the_device_is_full(
+        self, monkeypatch: pytest.MonkeyPatch, full: Exception
+    ) -> None:
+        def fail(*_: object, **__: object) -> None:
+            raise full
+
+        _problem, truth, _case = first_case("softmax")
+        monkeypatch.setattr(type(truth), "case", fail)
+        with pytest.raises(type(full)):
+            probes.make_patterns(truth, truth.domains, SEED)
+
+    def test_a_cotangent_keeps_its_layout_and_a_few_elements(self) -> None:
+        cotangent = torch.randn(2, 8, 5, 5).to(memory_format=torch.channels_last)
+        few = probes._all_but_few_zero(cotangent, torch.Generator().manual_seed(SEED))
+        assert few.stride() == cotangent.stride() and 1 <= int((few != 0).sum()) <= 8
+
+
 class TestSpecialValues:
     def test_a_maximum_is_not_a_number_where_one_element_is_none(self) -> None:
         _problem, _truth, case = first_case("row_max", "special")
