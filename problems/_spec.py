@@ -14,7 +14,7 @@ _LIBRARY_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _TYPE_NAMES = {dict: "a dict", list: "a list", str: "a string", bool: "True or False"}
 
 DEVICES = ("cpu", "gpu", "any")
-DOMAINS = ("real", "positive", "unit", "index", "fixed")
+DOMAINS = ("real", "positive", "unit", "index", "ascending", "strictly_ascending", "shuffled", "fixed")
 COMPUTE_DTYPES = ("float64", "float32", "float16", "bfloat16")
 SEATS = ("embedding_gradient", "layer", "loss", "none")
 SPEC_KEYS = ("summary", "op_family", "workloads", "domains", "precision", "backward", "seat", "library")
@@ -49,7 +49,9 @@ class Domain:
     """The values that one argument of `forward` may take: what the judge may draw for it."""
 
     kind: str
-    """"real" (any number), "positive" (> 0), "unit" ([0, 1]), "index" (integers), "fixed" (only get_inputs' own)."""
+    """"real" (any number), "positive" (> 0), "unit" ([0, 1]), "index" (integers), "ascending" (integers or numbers that
+    never fall between those where get_inputs' own do: offsets, borders), "strictly_ascending" (no two alike: keys),
+    "shuffled" (get_inputs' own in any order: slots), "fixed" (only get_inputs' own)."""
     bound: str | int | None = None
     """For "index": values are below it. A workload parameter's name, a number, or None: get_inputs' own range."""
 

@@ -27,7 +27,7 @@ SPEC = {
             "params": {"batch": 16384, "mean": 200, "width": 64, "keep": 128, "dtype": "bfloat16"},
         },
     ],
-    "domains": {"values": "real", "lengths": "fixed"},
+    "domains": {"values": "real", "lengths": "shuffled"},
     "precision": {"compute": "float32", "tf32": False},
     "backward": False,
 }

@@ -29,6 +29,12 @@ SPEC = {
             "params": {"rows": 256, "classes": 32000, "dtype": "float32"},
             "backward": False,
         },
+        {
+            "name": "smoothed",
+            "for": "cpu",
+            "params": {"rows": 509, "classes": 3001, "smoothing": 0.1, "ignored": 0.2, "dtype": "float32"},
+            "backward": False,
+        },
         {"name": "bf16", "for": "gpu", "params": {"rows": 8192, "classes": 32000, "dtype": "bfloat16"}},
         {"name": "wide_bf16", "for": "gpu", "params": {"rows": 2048, "classes": 128256, "dtype": "bfloat16"}},
         {"name": "fp32", "for": "gpu", "params": {"rows": 4096, "classes": 32000, "dtype": "float32"}},

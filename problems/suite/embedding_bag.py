@@ -32,7 +32,7 @@ SPEC = {
         {"name": "odd_fp32", "for": "gpu", "params": {"rows": 500009, "dim": 77, "bags": 32749, "lookups": 1000003}},
         {"name": "small_gpu", "for": "gpu", "params": {"rows": 100000, "dim": 64, "bags": 2048, "lookups": 40000}},
     ],
-    "domains": {"ids": {"index": "rows"}, "offsets": "fixed", "table": "real"},
+    "domains": {"ids": {"index": "rows"}, "offsets": "ascending", "table": "real"},
     "precision": {"compute": "float32", "tf32": False},
     "backward": False,
 }

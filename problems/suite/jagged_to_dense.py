@@ -31,7 +31,7 @@ SPEC = {
         {"name": "odd_fp32", "for": "gpu", "params": {"batch": 4093, "total": 700001, "dim": 77, "length": 251}},
         {"name": "small_gpu", "for": "gpu", "params": {"batch": 128, "total": 16384, "dim": 64, "length": 200}},
     ],
-    "domains": {"values": "real", "offsets": "fixed"},
+    "domains": {"values": "real", "offsets": "ascending"},
     "precision": {"compute": "float32", "tf32": False},
     "backward": False,
     "library": {"padded": "Padded"},

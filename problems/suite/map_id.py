@@ -23,7 +23,7 @@ SPEC = {
             "params": {"count": 10000000, "keys": 1000000, "space": 4000000, "zipf": True},
         },
     ],
-    "domains": {"ids": {"index": "space"}, "keys": "fixed", "rows": {"index": "keys"}},
+    "domains": {"ids": {"index": "space"}, "keys": "strictly_ascending", "rows": {"index": "keys"}},
     "precision": {"compute": "float32", "tf32": False},
     "backward": False,
 }

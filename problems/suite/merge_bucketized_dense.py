@@ -18,7 +18,7 @@ SPEC = {
         {"name": "odd_fp32", "for": "gpu", "params": {"rows": 4093, "features": 131, "borders": 97, "ragged": True}},
         {"name": "large_fp32", "for": "gpu", "params": {"rows": 65536, "features": 256, "borders": 64}},
     ],
-    "domains": {"dense": "real", "borders": "fixed", "offsets": "fixed"},
+    "domains": {"dense": "real", "borders": "ascending", "offsets": "fixed"},
     "precision": {"compute": "float32", "tf32": False},
     "backward": False,
     "library": {"searchsorted": "Searchsorted"},

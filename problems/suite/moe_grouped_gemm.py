@@ -37,7 +37,7 @@ SPEC = {
             "params": {"tokens": 4093, "experts": 60, "inner": 1000, "outer": 1416, "dtype": "float16"},
         },
     ],
-    "domains": {"x": "real", "weight": "real", "ends": "fixed"},
+    "domains": {"x": "real", "weight": "real", "ends": "ascending"},
     "precision": {"compute": "float32", "tf32": False},
     "backward": False,
     "library": {"grouped_mm": "GroupedMm"},

@@ -51,7 +51,7 @@ SPEC = {
         "key_cache": "real",
         "value_cache": "real",
         "positions": {"index": "length"},
-        "slots": "fixed",
+        "slots": "shuffled",
     },
     "precision": {"compute": "float32", "tf32": False},
     "backward": False,

@@ -47,7 +47,7 @@ SPEC = {
     ],
     "domains": {
         "offsets": "fixed",
-        "documents": "fixed",
+        "documents": "strictly_ascending",
         "impacts": {"index": 128},
         "terms": {"index": "vocabulary"},
         "weights": {"index": 128},

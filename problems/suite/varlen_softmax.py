@@ -19,7 +19,7 @@ SPEC = {
         {"name": "odd_fp32", "for": "gpu", "params": {"rows": 32749, "total": 50000017}},
         {"name": "small_bf16", "for": "gpu", "params": {"rows": 1024, "total": 262144, "dtype": "bfloat16"}},
     ],
-    "domains": {"scores": "real", "offsets": "fixed"},
+    "domains": {"scores": "real", "offsets": "ascending"},
     "precision": {"compute": "float32", "tf32": False},
     "backward": False,
     "library": {"segmented": "Segmented"},

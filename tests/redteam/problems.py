@@ -247,7 +247,35 @@ _BACKWARD = {
     ),
 }  # fmt: skip
 
-PROBLEMS: dict[str, str] = {**_POINTWISE, **_REDUCTIONS, **_NORMS, **_PRODUCTS, **_HALF, **_BACKWARD}
+_LISTS = {
+    "histogram": make(
+        "How often each number occurs", "reduction", "return torch.bincount(ids, minlength=self.bins)",
+        even={"count": 100000, "bins": 64}, odd={"count": 30011, "bins": 301}, arguments="ids",
+        inputs="torch.randint(bins, (count,))", domains={"ids": {"index": "bins"}}, init="self.bins = bins",
+        init_values="bins",
+    ),
+    "ragged_sum": make(
+        "Sums of rows of different lengths, which lie one behind the other", "reduction",
+        "number = torch.arange(offsets.numel() - 1, device=x.device)\n        "
+        "row = torch.repeat_interleave(number, offsets.diff(), output_size=x.numel())\n        "
+        "return x.new_zeros(number.numel()).index_add(0, row, x)",
+        even={"rows": 64, "total": 16384}, odd={"rows": 37, "total": 9001}, arguments="x, offsets",
+        inputs="torch.randn(total), torch.cat((torch.zeros(min(rows, 1), dtype=torch.int64), "
+        "torch.randint(total + 1, (max(rows - 1, 0),)).sort().values, torch.full((1,), total)))",
+        domains={"offsets": "ascending"},
+    ),
+    "keyed": make(
+        "The value of each id in a sorted list of keys, or -1", "gather",
+        "places = torch.searchsorted(keys, ids).clamp_max(keys.numel() - 1)\n        "
+        "return torch.where(keys[places] == ids, values[places], -1.0)",
+        even={"count": 4096, "keys": 512, "space": 2048}, odd={"count": 2051, "keys": 301, "space": 1201},
+        arguments="ids, keys, values",
+        inputs="torch.randint(space, (count,)), torch.randperm(space)[:keys].sort().values, torch.randn(keys)",
+        domains={"ids": {"index": "space"}, "keys": "strictly_ascending"},
+    ),
+}  # fmt: skip
+
+PROBLEMS: dict[str, str] = {**_POINTWISE, **_REDUCTIONS, **_NORMS, **_PRODUCTS, **_HALF, **_BACKWARD, **_LISTS}
 """Problem files by name."""
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from problems.catalog import Domain
-from worker.judge.inputs import families
+from worker.judge.inputs import families, ordered
 from worker.judge.inputs.probes import Probe, Variant, make_layouts, make_patterns, make_probes, make_shapes
 from worker.judge.numerics.truth import PARKED_BYTES, Case, Truth, prepare_cases
 from worker.judge.reference.domains import resolved
@@ -239,9 +239,10 @@ def expected_bytes(
         count = _CASES if given <= _LARGE_BYTES[device] else _CASES_LARGE
         held = case if case <= PARKED_BYTES else given
         more = len(families.AS_LISTED) * any(
-            domain.kind in ("index", "fixed") for domain in problem.spec.domains.values()
+            domain.kind in (*families.SPREAD, "fixed") for domain in problem.spec.domains.values()
         )
-        more += len(families.PATTERNS) * (given <= _PATTERNED_BYTES[device])
+        moved = any(domain.kind in ordered.KINDS for domain in problem.spec.domains.values())
+        more += (len(families.PATTERNS) + moved) * (given <= _PATTERNED_BYTES[device])
         cases = held * (more + min(count, max(_CASES_LARGE, int(_CASE_SHARE * total / max(1, case)))))
         arena = max(arena, _slots(total, given) * given + found.parameters + returned)
         running = max(running, returned + found.largest)  # of one workload: runners give it back after each

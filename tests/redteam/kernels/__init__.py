@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from tests.redteam.kernels.lists import LISTS
 from tests.redteam.kernels.products import PRODUCTS
 from tests.redteam.kernels.rows import ROWS
 from tests.redteam.kernels.template import Kernel, render
 from tests.redteam.kernels.training import TRAINING
 
-KERNELS: dict[str, Kernel] = {**ROWS, **PRODUCTS, **TRAINING}
+KERNELS: dict[str, Kernel] = {**ROWS, **PRODUCTS, **TRAINING, **LISTS}
 """The honest kernel of every problem that has one."""
 
 

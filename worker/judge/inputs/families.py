@@ -16,15 +16,15 @@ from typing import Any
 import torch
 
 from problems.catalog import Domain
-from worker.judge.inputs import indices, real_values
+from worker.judge.inputs import indices, ordered, real_values
 
 SPECIAL = "special"
-STRIDED, SPARSE = "strided", "sparse"
+STRIDED, SPARSE, MOVED = "strided", "sparse", "moved"
 """What a kernel that looks at a part of the values, or shares them out to lanes, decides wrongly on: large values a
 power of two apart and indices in order but for three; and rows and cotangents of zeros but for a few, with indices most
 of which are one. Of 27 wrong C++ candidates that were written without a look at the judge 17 were accepted without:
 among them a top-k whose 64 lanes kept 8 numbers each, a histogram with counters of 16 bits, and gradients that are zero
-where 4,096 sampled cotangents are."""
+where 4,096 sampled cotangents are. `moved` is not drawn: it is `strided` with a few offsets or keys moved."""
 PATTERNS = (STRIDED, SPARSE)
 ENDS, OFFSET = "ends", "offset"
 """For other sizes than the workloads': what a kernel leaves out at the end of a dimension shows, and so does a variance
@@ -87,31 +87,35 @@ FAMILIES = (
 """The families of real values, in order of power. `special` alone holds NaN and infinities."""
 INDEX_FAMILIES = ("zipf", "uniform", "duplicates", "edges")
 """The families of a problem whose only free arguments are indices."""
+SPREAD = ("index", *ordered.KINDS)
+"""The domains whose values a family spreads, rather than sizes: how long a call takes hangs on that."""
 _POSITIVE = ("normal", "mixed", "shifted", "heavy", "ladder", "tiny", "spikes")
 _UNIT = ("normal", "mixed")
 
 
 def kind_of(value: Any, domain: Domain | None) -> str:
-    """How an argument is drawn: `real`, `positive`, `unit`, `index`, or `fixed` for what stays as the example is."""
+    """How an argument is drawn: `real`, `positive`, `unit`, `index`, as `ordered` says, or `fixed` for what stays as
+    the example is."""
     if not isinstance(value, torch.Tensor) or not value.numel():
         return "fixed"
     kind = domain.kind if domain else "real" if value.is_floating_point() else "index"
     if kind == "fixed" or value.dtype == torch.bool or value.is_complex():
         return "fixed"
-    return kind if value.is_floating_point() else "index"
+    return kind if value.is_floating_point() or kind in ordered.KINDS else "index"
 
 
 def applicable(names: tuple[str, ...], domains: Mapping[str, Domain], like: tuple[Any, ...]) -> tuple[str, ...]:
     """The families that make sense for these arguments, the most powerful first; `("own",)` when none may be drawn."""
     kinds = {kind_of(value, domains.get(name)) for value, name in zip(like, names, strict=True)}
-    indexed = ("duplicates", "edges") if "index" in kinds else ()
+    discrete = not kinds.isdisjoint(SPREAD)
+    indexed = ("duplicates", "edges") if discrete else ()
     if "real" in kinds:
         return (*FAMILIES, *indexed)
     if "positive" in kinds:
         return (*_POSITIVE, *indexed)
     if "unit" in kinds:
         return (*_UNIT, *indexed)
-    return INDEX_FAMILIES if "index" in kinds else (OWN,)
+    return INDEX_FAMILIES if discrete else (OWN,)
 
 
 def as_listed(names: tuple[str, ...], domains: Mapping[str, Domain], like: tuple[Any, ...]) -> tuple[str, ...]:
@@ -119,7 +123,7 @@ def as_listed(names: tuple[str, ...], domains: Mapping[str, Domain], like: tuple
     kept = [
         value
         for value, name in zip(like, names, strict=True)
-        if isinstance(value, torch.Tensor) and kind_of(value, domains.get(name)) in ("index", "fixed")
+        if isinstance(value, torch.Tensor) and kind_of(value, domains.get(name)) in (*SPREAD, "fixed")
     ]
     return AS_LISTED if any(value.numel() > 1 for value in kept) else ()
 
@@ -148,6 +152,8 @@ def draw(
         elif kind == "index":
             limit = domain.limit(params) if domain else None
             drawn.append(_same_layout(indices.indices(value, limit, pair.index, generator), value))
+        elif kind in ordered.KINDS:
+            drawn.append(_same_layout(ordered.drawn(value, kind, pair.index, generator), value))
         else:
             spared = family == SPECIAL and name != special
             drawn.append(_same_layout(_real(value, kind, "normal" if spared else pair.real, generator), value))

@@ -3,7 +3,8 @@
 A kernel that keeps the answer to values it has seen, or that recognises them by a sum or a prefix, must not gain by
 it. So a timed call never meets the values of another: every argument is rolled by a random number of rows, and two
 stretches of it are overwritten from another prepared case. Whole rows move, so that each keeps its family: a row of
-half N and half 1e4 + N would be worse conditioned than the rows that its tolerance was calibrated on.
+half N and half 1e4 + N would be worse conditioned than the rows that its tolerance was calibrated on. Of what has an
+order of its own (offsets, sorted keys) single elements move.
 
     freshener = Freshener(case.inputs, instance.arguments, domains)        # once: it looks at the values
     freshener.write(places, case.inputs, others, rng)                      # for every call: only copies
@@ -18,8 +19,7 @@ from typing import Any
 import torch
 
 from problems.catalog import Domain
-from worker.judge.inputs import real_values
-from worker.judge.inputs.families import kind_of
+from worker.judge.inputs import families, ordered, real_values
 
 _STRETCHES = 2
 _LARGEST_STRETCH = 8
@@ -54,6 +54,9 @@ class Freshener:
                 torch.mul(rng.choice([source[place], *given]), rng.uniform(0.7, 1.4), out=out[place])
             elif move == "stay":
                 out[place].copy_(source[place])
+            elif move in ordered.KINDS:
+                out[place].copy_(source[place])
+                ordered.move_some(out[place], move, rng)
             else:
                 _roll(out[place], source[place], given, rng, apart=move == "index")
 
@@ -74,11 +77,11 @@ def freshen(
 
 
 def _move(value: Any, domain: Domain | None) -> str:
-    kind = kind_of(value, domain)
+    kind = families.kind_of(value, domain)
     if kind == "fixed":
         return "stay"
-    if kind == "index":
-        return "index"
+    if kind in families.SPREAD:
+        return kind
     return "scale" if kind == "real" and real_values.structure(value) else "roll"
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from problems.catalog import Domain, Param, Workload
-from worker.judge.inputs import families
+from worker.judge.inputs import families, ordered
 from worker.judge.numerics.truth import PARKED_BYTES, Case, Truth
 from worker.judge.reference.domains import resolved
 from worker.judge.reference.problem import Instance, Problem, call_reference
@@ -144,27 +145,50 @@ def make_shapes(problem: Problem, smallest: Instance, domains: Mapping[str, Doma
 
 def make_patterns(truth: Truth, domains: Mapping[str, Domain], seed: int) -> list[Variant]:
     """A workload with values and indices that whoever samples them, or shares them out to lanes, gets wrong. Cotangents
-    of `sparse` are zero but for a few elements in all."""
+    of `sparse` are zero but for a few elements in all. Where offsets, keys or the like may move, a case follows in
+    which a few of them did, and nothing else: who knows those of the last call again by some of them is wrong."""
     instance = truth.instance
     generator = torch.Generator(device=_device_of(instance)).manual_seed(seed)
     if families.applicable(instance.arguments, domains, instance.like) == (families.OWN,):
         return []
     cases = []
+    params = instance.workload.params
     for family in families.PATTERNS:
-        params = instance.workload.params
         inputs = families.draw(instance.like, instance.arguments, domains, params, family, generator)
         if family == families.SPARSE:
             own, cotangents = inputs[: instance.forward_inputs], inputs[instance.forward_inputs :]
             inputs = (*own, *(_all_but_few_zero(value, generator) for value in cotangents))
-        try:
-            case = truth.case(family, inputs)
-        except _FULL:
-            raise
-        except ReferenceFailed:
-            continue  # outside of the reference's domain
-        cases.append(case.parked() if case.nbytes > PARKED_BYTES else case)
-    kept = tuple(case for case in cases if case.finite)
+        cases.append(_pattern(truth, family, inputs))
+        if family == families.STRIDED:
+            moved = _with_some_moved(instance, inputs, domains, random.Random(seed))
+            cases += [_pattern(truth, families.MOVED, moved)] if moved else []
+    kept = tuple(case for case in cases if case is not None and case.finite)
     return [Variant(f"{instance.workload.name} with patterns", instance, kept, listed=True)] if kept else []
+
+
+def _pattern(truth: Truth, family: str, inputs: tuple[Any, ...]) -> Case | None:
+    """None outside of the reference's domain."""
+    try:
+        case = truth.case(family, inputs)
+    except _FULL:
+        raise
+    except ReferenceFailed:
+        return None
+    return case.parked() if case.nbytes > PARKED_BYTES else case
+
+
+def _with_some_moved(
+    instance: Instance, inputs: tuple[Any, ...], domains: Mapping[str, Domain], rng: random.Random
+) -> tuple[Any, ...] | None:
+    """`inputs` with some elements of what has an order moved; None where nothing has one."""
+    kinds = [families.kind_of(value, domains.get(name)) for name, value in zip(instance.arguments, inputs, strict=True)]
+    if set(kinds).isdisjoint(ordered.KINDS):
+        return None
+    changed = [value.clone() if kind in ordered.KINDS else value for kind, value in zip(kinds, inputs, strict=True)]
+    for kind, value in zip(kinds, changed, strict=True):
+        if kind in ordered.KINDS:
+            ordered.move_some(value, kind, rng)
+    return tuple(changed)
 
 
 def _all_but_few_zero(cotangent: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -41,7 +41,8 @@ class InferredDomain:
     """The values that the judge draws for one argument."""
 
     kind: str
-    """`real`, `positive`, `unit`, `index` or `fixed`."""
+    """`real`, `positive`, `unit`, `index` or `fixed`; where a SPEC says so `ascending`, `strictly_ascending` or
+    `shuffled`."""
     bound: int | None
     """Exclusive upper bound of an index; None for others, and for an index that keeps its example's range."""
     why: str
