@@ -152,7 +152,11 @@ def test_a_file_that_is_no_python_is_refused_with_its_line(source: str, message:
         ('SPEC = {"workloads": [{"name": "a", "params": {"rows": b"x"}}]}', 0, "parameters are numbers, strings"),
         ('SPEC = {"workloads": [{"name": "a", "params": {"row": 3}}]}', 0, 'gives "row", but neither get_inputs nor'),
         ('SPEC = {"domains": {\n "y": "real"}}', 1, 'given for "y", but forward takes x, index'),
-        ('SPEC = {"domains": {"x": "any"}}', 0, "write one of real, positive, unit, index, ascending, strictly_ascending, shuffled, fixed"),
+        (
+            'SPEC = {"domains": {"x": "any"}}',
+            0,
+            "write one of real, positive, unit, index, ascending, strictly_ascending, shuffled, fixed",
+        ),
         ('SPEC = {"domains": {"x": {}}}', 0, r'write \{"index": "classes"\}'),
         ('SPEC = {"domains": {"x": {"index": 0}}}', 0, "an index is bounded by"),
         ('SPEC = {"domains": {"x": {"index": True}}}', 0, "an index is bounded by"),
