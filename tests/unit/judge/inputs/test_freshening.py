@@ -89,3 +89,14 @@ def test_one_element_and_one_row() -> None:
 def test_a_problem_with_nothing_to_change_says_so() -> None:
     assert not Freshener((torch.zeros(3, dtype=torch.bool), 2), ("a", "b"), {}).changes
     assert Freshener((torch.rand(3),), ("a",), {}).changes
+
+
+def test_a_few_offsets_differ_from_call_to_call_and_still_ascend() -> None:
+    offsets = torch.arange(0, 4_000, 10)
+    domains = {"offsets": Domain("ascending")}
+    rng = random.Random(4)
+    first, second = (freshen((offsets,), ("offsets",), domains, [(offsets,)], rng)[0] for _ in range(2))
+    assert not torch.equal(first, second)
+    for fresh in (first, second):
+        assert 1 <= int((fresh != offsets).sum()) <= 8 and (fresh.diff() >= 0).all()
+        assert torch.equal(fresh[[0, -1]], offsets[[0, -1]])

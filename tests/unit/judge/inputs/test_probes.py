@@ -151,6 +151,23 @@ class TestPatterns:
         with pytest.raises(type(full)):
             probes.make_patterns(truth, truth.domains, SEED)
 
+    def test_keys_are_drawn_and_a_few_of_them_move_while_all_else_stays(self) -> None:
+        _problem, truth, _case = first_case("keyed")
+        (variant,) = probes.make_patterns(truth, truth.domains, SEED)
+        strided, moved, sparse = variant.cases
+        assert [case.family for case in variant.cases] == ["strided", "moved", "sparse"] and variant.listed
+        ids, keys, values = zip(strided.inputs, moved.inputs, strict=True)
+        assert torch.equal(*ids) and torch.equal(*values)
+        assert 1 <= int((keys[0] != keys[1]).sum()) <= 8 and not torch.equal(strided.truth[0], moved.truth[0])
+        for case in variant.cases:
+            assert not torch.equal(case.inputs[1], truth.instance.like[1]) and (case.inputs[1].diff() > 0).all()
+        assert not torch.equal(sparse.inputs[1], strided.inputs[1])
+
+    def test_nothing_moves_where_nothing_has_an_order(self) -> None:
+        _problem, truth, _case = first_case("softmax")
+        (variant,) = probes.make_patterns(truth, truth.domains, SEED)
+        assert [case.family for case in variant.cases] == ["strided", "sparse"]
+
     def test_a_cotangent_keeps_its_layout_and_a_few_elements(self) -> None:
         cotangent = torch.randn(2, 8, 5, 5).to(memory_format=torch.channels_last)
         few = probes._all_but_few_zero(cotangent, torch.Generator().manual_seed(SEED))
