@@ -41,7 +41,7 @@ from search.types import Operator
 if TYPE_CHECKING:
     import jinja2
 
-VERSION = "2026-11-5"
+VERSION = "2026-11-6"
 
 RICH = frozenset({Operator.REPAIR, Operator.REFINE, Operator.CROSSOVER, Operator.PORT})
 EDITING = frozenset({Operator.REFINE, Operator.REPAIR})
