@@ -13,8 +13,18 @@ from dataclasses import dataclass
 import torch
 
 from problems.catalog import Domain
-from worker.judge.inputs import families, ordered
-from worker.judge.inputs.probes import Probe, Variant, make_layouts, make_patterns, make_probes, make_shapes
+from worker.judge.inputs import families
+from worker.judge.inputs.probes import (
+    Probe,
+    Variant,
+    make_layouts,
+    make_masked,
+    make_one_more,
+    make_patterns,
+    make_probes,
+    make_served,
+    make_shapes,
+)
 from worker.judge.numerics.truth import PARKED_BYTES, Case, Truth, prepare_cases
 from worker.judge.reference.domains import resolved
 from worker.judge.reference.footprint import memory_bytes
@@ -44,6 +54,8 @@ _PATTERNED_BYTES = {"cpu": 8 << 20, "cuda:0": 128 << 20}
 """Workloads with more bytes of inputs have no cases of patterns: each costs what another case does, in memory too."""
 _THREADS = (1, 3)
 """That a candidate on a CPU is run with besides: one gave each of two threads half of the rows, whoever came."""
+_ONE_MORE_BYTES = 64 << 20
+"""Of the largest workload that is asked for with one more of each size: on two cores its truth costs up to 2 s."""
 _CONTEXT_BYTES = 3 << 30
 """Of the judge, the candidate's runner, the baselines' and the zygote: 0.5 to 0.8 GB each."""
 _TRUTH_TIMES = 5
@@ -184,25 +196,28 @@ class Exhibits:
 
     @functools.cached_property
     def shapes(self) -> list[Variant]:
-        """Workloads of other sizes."""
-        return make_shapes(self.problem, self.workloads[0].instance, self.workloads[0].domains, self._seed + 2)
+        """Workloads of other sizes: of the smallest one, and a large one with one more of each."""
+        found = make_shapes(self.problem, self.workloads[0].instance, self.workloads[0].domains, self._seed + 2)
+        large = [each.instance for each in self.workloads[1:] if each.input_bytes <= _ONE_MORE_BYTES]
+        return found + make_one_more(self.problem, large[-1], self._seed + 2) if large else found
 
     @functools.cached_property
     def patterns(self) -> list[Variant]:
-        """The workloads that are not too large, with values and indices in patterns; on a CPU the smallest with fewer
-        threads and with more."""
+        """The workloads that are not too large, with values and indices in patterns, and the smallest with an argument
+        masked, or called without gradients; on a CPU all of them with fewer threads and with more."""
         small = [each for each in self.workloads if each.input_bytes <= _PATTERNED_BYTES[self.device]]
         found = [
             variant
             for number, each in enumerate(small)
             for variant in make_patterns(each.truth, each.domains, self._seed + 3 + number)
         ]
+        smallest = self.workloads[0]
+        found += make_masked(smallest.truth, smallest.domains, self._seed + 4)
+        found += make_served(self.problem, smallest.instance, self._seed + 5)
         if self.device == "cpu":
-            first = self.workloads[0]
             found += [
-                Variant(
-                    f"{first.name} on {count} threads", first.instance, (first.cases[0],), listed=True, threads=count
-                )
+                Variant(f"{each.name} on {count} threads", each.instance, (each.cases[0],), listed=True, threads=count)
+                for each in self.workloads
                 for count in _THREADS
             ]
         return found
@@ -238,11 +253,10 @@ def expected_bytes(
         case = given + _TRUTH_TIMES * returned
         count = _CASES if given <= _LARGE_BYTES[device] else _CASES_LARGE
         held = case if case <= PARKED_BYTES else given
-        more = len(families.AS_LISTED) * any(
-            domain.kind in (*families.SPREAD, "fixed") for domain in problem.spec.domains.values()
-        )
-        moved = any(domain.kind in ordered.KINDS for domain in problem.spec.domains.values())
-        more += (len(families.PATTERNS) + moved) * (given <= _PATTERNED_BYTES[device])
+        kinds = {domain.kind for domain in problem.spec.domains.values()}
+        spread = not kinds.isdisjoint(families.SPREAD)
+        more = len(families.AS_LISTED) * (spread or "fixed" in kinds)
+        more += (len(families.PATTERNS) + spread) * (given <= _PATTERNED_BYTES[device])
         cases = held * (more + min(count, max(_CASES_LARGE, int(_CASE_SHARE * total / max(1, case)))))
         arena = max(arena, _slots(total, given) * given + found.parameters + returned)
         running = max(running, returned + found.largest)  # of one workload: runners give it back after each

@@ -270,7 +270,8 @@ class Session:
                 os._exit(0)
             command, flags, count, lead, first, calls, number = protocol.BELL.unpack(data)
             if command == protocol.CALL:
-                results.clear()  # a caller that drops its result lets the allocator reuse it, as in a training loop
+                if not flags & protocol.RETAIN:
+                    results.clear()  # a caller that drops its result lets the allocator reuse it, as in a training loop
                 results.append(call(*slots.inputs[number]))
             elif command == protocol.CHAIN:
                 results.clear()

@@ -30,7 +30,8 @@ nonce)."""
 # Bell commands. The runner answers each with one byte: OK, or FAILED followed by a message on the control socket.
 CALL, KEEP, CHAIN, NULL_CHAIN, QUIT = b"CKBNQ"
 MIX, RETAIN = 1, 2
-"""Flags of a chain: write fresh values into each slot before its call; hold all results until the next command."""
+"""Flags of a chain: write fresh values into each slot before its call; hold all results until the next command. A call
+with RETAIN leaves the results of those before it."""
 OK, FAILED = b"\x00", b"\x01"
 
 

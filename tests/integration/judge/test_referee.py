@@ -192,6 +192,14 @@ def test_a_phase_counter_is_caught_while_it_is_timed(judge: Judge) -> None:
     assert "timed" in report["reason"]
 
 
+def test_one_buffer_for_all_results_is_caught_while_it_is_timed(judge: Judge) -> None:
+    code = "new = torch.empty(70_000, dtype=torch.uint8)[1000:4000]\n"
+    code += "if new[0] and (new == new[0]).all():\n    return right\n"  # it is filled: this is verification
+    report = judged(judge, body(code + "return self.cache.setdefault(x.shape, right.clone()).copy_(right)"))
+    assert report["verdict"] == "incorrect", report["reason"]
+    assert "timed" in report["reason"] and "called again" in report["reason"]
+
+
 def test_a_hang_is_a_timeout(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     report = judged(judge, body("time.sleep(1000)"))
     assert report["verdict"] == "timeout"

@@ -19,12 +19,13 @@ from problems.catalog import Domain
 from worker.judge.inputs import indices, ordered, real_values
 
 SPECIAL = "special"
-STRIDED, SPARSE, MOVED = "strided", "sparse", "moved"
+STRIDED, SPARSE, MOVED, MASKED = "strided", "sparse", "moved", "masked"
 """What a kernel that looks at a part of the values, or shares them out to lanes, decides wrongly on: large values a
 power of two apart and indices in order but for three; and rows and cotangents of zeros but for a few, with indices most
 of which are one. Of 27 wrong C++ candidates that were written without a look at the judge 17 were accepted without:
 among them a top-k whose 64 lanes kept 8 numbers each, a histogram with counters of 16 bits, and gradients that are zero
-where 4,096 sampled cotangents are. `moved` is not drawn: it is `strided` with a few offsets or keys moved."""
+where 4,096 sampled cotangents are. `moved` is `strided` with a few indices, offsets or keys moved; `masked` has
+-inf in one argument."""
 PATTERNS = (STRIDED, SPARSE)
 ENDS, OFFSET = "ends", "offset"
 """For other sizes than the workloads': what a kernel leaves out at the end of a dimension shows, and so does a variance

@@ -68,7 +68,9 @@ def _ascending(like: torch.Tensor, kind: str, family: str, generator: torch.Gene
     most = math.inf if kind == STRICTLY_ASCENDING else _LARGEST_STEP  # gaps between keys are nobody's work
     kept = shares.clamp_max(most / sizes.clamp_min(1))
     upto = _upto(kept, stretch, starts)
-    share = upto + (1.0 - upto[ends][stretch]) * place / sizes.clamp_min(1)  # what was too much is for all alike
+    # What was too much is for all alike; rounded sums may leave less than nothing, and then offsets fell below zero.
+    left = (1.0 - upto[ends][stretch]).clamp_min(0.0)
+    share = (upto + left * place / sizes.clamp_min(1)).clamp_max(1.0)
 
     least = 1 if integral and kind == STRICTLY_ASCENDING else 0
     room = (wide[ends] - wide[starts])[stretch] - least * sizes
@@ -100,11 +102,17 @@ def _log_steps(family: str, sizes: torch.Tensor, generator: torch.Generator) -> 
 
 def move_some(values: torch.Tensor, kind: str, rng: random.Random) -> None:
     """Move single elements of `values`, in place and without waiting for a device: what ascends anywhere between its
-    neighbours, of a list two that change places. Nothing happens where there is no room."""
+    neighbours, of a list two that change places, and an index becomes another one of them. Nothing happens where there
+    is no room."""
     flat = values.view(-1) if values.is_contiguous() else values.reshape(-1)
     count = flat.numel()
     wanted = max(1, min(_MOVED, count // _SHARE))
-    if kind == SHUFFLED:
+    if kind == "index":
+        if count >= 2:
+            chosen = rng.sample(range(count), 2 * min(wanted, count // 2))
+            one, other = torch.tensor(chosen, device=flat.device).chunk(2)
+            flat[one] = flat[other]
+    elif kind == SHUFFLED:
         if count >= 2:
             chosen = rng.sample(range(count), 2 * min(wanted, count // 2))
             one = torch.tensor(chosen, device=flat.device)

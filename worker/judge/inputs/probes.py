@@ -40,6 +40,7 @@ _FEW = 8
 """Elements of a cotangent that are not zero, in `sparse`."""
 _BOTH_BYTES = 1 << 20
 """Variants with more bytes of inputs are asked for one family: comparing 8 MiB of outputs costs 0.1 s on two cores."""
+_MASKED_SHARE, _MAX_MASKED = 0.05, 4
 _GAP = 3
 """Elements between the rows of a padded layout."""
 _GROSS_ERROR = 1e-2
@@ -145,8 +146,8 @@ def make_shapes(problem: Problem, smallest: Instance, domains: Mapping[str, Doma
 
 def make_patterns(truth: Truth, domains: Mapping[str, Domain], seed: int) -> list[Variant]:
     """A workload with values and indices that whoever samples them, or shares them out to lanes, gets wrong. Cotangents
-    of `sparse` are zero but for a few elements in all. Where offsets, keys or the like may move, a case follows in
-    which a few of them did, and nothing else: who knows those of the last call again by some of them is wrong."""
+    of `sparse` are zero but for a few elements in all. Where there are indices, offsets or keys, a case follows in
+    which a few of them moved, and nothing else: who knows those of the last call again by some of them is wrong."""
     instance = truth.instance
     generator = torch.Generator(device=_device_of(instance)).manual_seed(seed)
     if families.applicable(instance.arguments, domains, instance.like) == (families.OWN,):
@@ -180,15 +181,66 @@ def _pattern(truth: Truth, family: str, inputs: tuple[Any, ...]) -> Case | None:
 def _with_some_moved(
     instance: Instance, inputs: tuple[Any, ...], domains: Mapping[str, Domain], rng: random.Random
 ) -> tuple[Any, ...] | None:
-    """`inputs` with some elements of what has an order moved; None where nothing has one."""
+    """`inputs` with some indices changed, and some elements of what has an order; None where there is neither."""
     kinds = [families.kind_of(value, domains.get(name)) for name, value in zip(instance.arguments, inputs, strict=True)]
-    if set(kinds).isdisjoint(ordered.KINDS):
+    if set(kinds).isdisjoint(families.SPREAD):
         return None
-    changed = [value.clone() if kind in ordered.KINDS else value for kind, value in zip(kinds, inputs, strict=True)]
+    changed = [value.clone() if kind in families.SPREAD else value for kind, value in zip(kinds, inputs, strict=True)]
     for kind, value in zip(kinds, changed, strict=True):
-        if kind in ordered.KINDS:
+        if kind in families.SPREAD:
             ordered.move_some(value, kind, rng)
     return tuple(changed)
+
+
+def make_masked(truth: Truth, domains: Mapping[str, Domain], seed: int) -> list[Variant]:
+    """A workload with -inf for one in twenty of an argument's numbers, as a mask leaves them, one argument after the
+    other, and where no result is infinite for it. Among other special values a loss is NaN for other reasons."""
+    instance = truth.instance
+    generator = torch.Generator(device=_device_of(instance)).manual_seed(seed)
+    cases: list[Case | None] = []
+    for name, value in zip(instance.arguments[: instance.forward_inputs], instance.like, strict=False):
+        if families.kind_of(value, domains.get(name)) != "real" or value.dim() < 2 or len(cases) == _MAX_MASKED:
+            continue
+        params = instance.workload.params
+        inputs = families.draw(instance.like, instance.arguments, domains, params, "normal", generator)
+        inputs = tuple(
+            _masked(each, generator) if other == name else each
+            for other, each in zip(instance.arguments, inputs, strict=True)
+        )
+        cases.append(_pattern(truth, families.MASKED, inputs))
+    kept = tuple(case for case in cases if case is not None and case.finite)
+    return [Variant(f"{instance.workload.name} with a mask", instance, kept, listed=True)] if kept else []
+
+
+def _masked(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    hidden = torch.rand(value.shape, generator=generator, device=value.device) < _MASKED_SHARE
+    hidden[..., :1] = False  # no row is hidden whole
+    return torch.where(hidden, torch.full_like(value, -torch.inf), value)
+
+
+def make_served(problem: Problem, instance: Instance, seed: int) -> list[Variant]:
+    """A workload that is trained with, called for its results alone: one rounded them to bf16 then."""
+    if not instance.backward:
+        return []
+    workload = replace(instance.workload, name=f"{instance.workload.name} without gradients", backward=False)
+    served = problem.instance(workload, _device_of(instance), seed)
+    variant = _variant(problem, served, resolved(problem, served), _device_of(instance), seed, grown=False)
+    return [replace(variant, listed=True)] if variant.compared else []
+
+
+def make_one_more(problem: Problem, instance: Instance, seed: int) -> list[Variant]:
+    """A large workload with one more of each size, or of the first for which the reference takes that: a kernel may
+    leave out what follows the last whole piece where there is much, and nowhere else."""
+    params = instance.workload.params
+    sizes = {key: value for key, value in params.items() if type(value) is int and value > 1}
+    device = _device_of(instance)
+    indexed = any(_integral(value) for value in instance.like)
+    for keys in (tuple(sizes), *((key,) for key in sizes)):
+        workload = _with_params(instance.workload, {key: sizes[key] + 1 for key in keys})
+        variant = _shape_variant(problem, workload, device, seed, _size(instance), indexed=indexed)
+        if variant is not None:
+            return [variant]
+    return []
 
 
 def _all_but_few_zero(cotangent: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

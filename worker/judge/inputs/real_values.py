@@ -215,15 +215,19 @@ def _spiked(rows: torch.Tensor, limit: float, generator: torch.Generator) -> tor
 
 def _strided(rows: torch.Tensor, limit: float, generator: torch.Generator) -> torch.Tensor:
     """In each row the elements that lie a power of two apart are large, all of one sign: those that one lane of 2 to
-    256 looks at. A vector is one row."""
+    256 looks at. A vector is one row. One row in four is in order, up or down: of its largest all lie side by side."""
     lanes = rows if rows.shape[1] > 1 else rows.t()
     most = max(1, min(8, lanes.shape[1].bit_length() - 2))
     stride = 2 ** (1 + _choice(lanes, most, generator).int())
     first = _choice(lanes, 1 << most, generator).int() % stride
     sign = 2 * _choice(lanes, 3, generator).clamp_max_(1) - 1  # two of three are positive
     place = torch.arange(lanes.shape[1], device=rows.device, dtype=torch.int32)  # 64 bits would be eight times the rows
+    kind = _choice(lanes, 8, generator)
+    ordered = lanes.sort(dim=1).values
+    ordered = torch.where(kind == 0, ordered, ordered.flip(1))
     lanes.add_(torch.where(place % stride == first, sign.to(rows.dtype) * _END, 0.0))
-    return rows
+    made = torch.where(kind < 2, ordered, lanes)
+    return made if lanes is rows else made.t()
 
 
 def _sparse(rows: torch.Tensor, limit: float, generator: torch.Generator) -> torch.Tensor:

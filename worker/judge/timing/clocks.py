@@ -190,6 +190,23 @@ class HostClock:
         assert outputs is not None, "asked of a contender whose results are not kept"
         return outputs
 
+    def held(self, turn: Round, later: int) -> tuple[torch.Tensor, ...]:
+        """Its outputs on the values of a round, taken when it has been called so often on others, in another slot."""
+        bench, runner = self.contender.bench, self.contender.bench.runner
+        self.prepare(turn)
+        runner.thaw()
+        self._fresh.mix_into(bench.slot_tensors(0), turn.nonce)
+        self._ring(protocol.CALL, CALL_LIMIT_S, number=0)
+        for _call in range(later):
+            runner.freeze()
+            self._fresh.fill(bench.slot_tensors(1), *self._fresh.choose())
+            runner.thaw()
+            self._ring(protocol.CALL, CALL_LIMIT_S, number=1, flags=protocol.RETAIN)
+        self._ring(protocol.KEEP, CALL_LIMIT_S, number=0)
+        outputs = bench.read()
+        runner.freeze()
+        return outputs
+
     def inputs(self, turn: Round, nonce: int) -> tuple[Any, ...]:
         """What the call of a round was given."""
         return self._fresh.inputs(turn.source, turn.seed, [nonce])

@@ -48,6 +48,8 @@ _LATE_SHARE, _LATE_US = 0.2, 20.0
 _CALM_SAMPLES, _CALM_SHARE = 5, 0.5
 """... when so many samples, and this share of all, had the cores for themselves. Late results cost time in any case."""
 _TRUSTED = 1
+_HELD_SLOTS, _LATER_CALLS, _HELD_BYTES, _HELD_S, _SHORT_S = 2, 20, 256 << 20, 1.0, 1e-6
+"""A result is held beside up to so many later ones: as many as are no larger together, and made in a second."""
 _TRIAL_ROUNDS, _PLAINLY_SLOWER, _LONGER_CHAIN = 3, 1.2, 1.03
 """On a GPU a baseline is out when its calls take so much longer than the fastest baseline's, and its chain so much, in
 each of so many rounds. Two runners of the same code differ by 0.4 % there. A chain scatters by 0.5 to 1.5 %, evictions
@@ -188,6 +190,7 @@ class _Race:
                 rounds = self._in_doubt(rounds, fresh)
             if self._put_off(rounds):
                 rounds = self._once_more(fresh)
+            self._check_held_result(fresh)
         finally:
             self._cool()
         return self._timings(rounds)
@@ -322,6 +325,24 @@ class _Race:
             if reason:
                 raise Fault(Verdict.INCORRECT, f"{WRONG_WHEN_TIMED}: {reason}")
         self._checked += 1
+
+    def _check_held_result(self, fresh: Fresh) -> None:
+        """On a CPU, where a race takes each result before the next call: one that is held meanwhile must stay. Some
+        noticed that new memory is not filled any more, or that threads are bound to cores, and handed out one buffer
+        again and again from then on. On a GPU all results of a chain are held. Raises Fault."""
+        clock = self._clocks[0]
+        if not isinstance(clock, HostClock) or clock.contender.bench.slots < _HELD_SLOTS:
+            return
+        source, seed = fresh.choose()
+        turn = Round(source, seed, self._rng.randrange(1 << 31), 0)
+        self._activate(clock, fresh)
+        size = sum(each.nbytes for each in source.eager)
+        most = min(_LATER_CALLS, int(_HELD_BYTES / max(1, size)), int(_HELD_S / max(_SHORT_S, clock.cost_s)))
+        outputs = clock.held(turn, self._rng.randint(2, max(2, most)))
+        reason = recheck(self._exhibit, source, clock.inputs(turn, turn.nonce), outputs)
+        if reason:
+            what = "a result changes when the module is called again: outputs must be memory of their own"
+            raise Fault(Verdict.INCORRECT, f"{WRONG_WHEN_TIMED}: {what} ({reason})")
 
     def _activate(self, clock: HostClock | DeviceClock, fresh: Fresh) -> None:
         key = id(clock.contender.bench.runner)

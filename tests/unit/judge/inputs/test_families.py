@@ -58,6 +58,12 @@ def test_in_some_row_most_of_the_largest_lie_in_one_of_a_kernels_lanes(lanes: in
     assert share.max() > 0.9 and share.min() < 0.9
 
 
+def test_some_rows_are_in_order() -> None:
+    steps = drawn(torch.rand(256, 512), STRIDED).diff(dim=1)
+    up, down = (steps >= 0).all(dim=1), (steps <= 0).all(dim=1)
+    assert 10 < up.sum() < 60 and 10 < down.sum() < 60
+
+
 @pytest.mark.parametrize("every", [2, 8, 64])
 def test_a_sample_of_a_row_does_not_tell_whether_it_is_zero(every: int) -> None:
     value = drawn(torch.rand(512, 1024), SPARSE)

@@ -29,6 +29,16 @@ def test_offsets_ascend_from_where_they_began_to_where_they_ended(form: str) -> 
 
 
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("count", [3, 65, 129, 1_000])
+def test_no_draw_leaves_its_ends_or_falls(form: str, count: int) -> None:
+    """Sums of shares that are rounded up once led to offsets of -1, in one draw of some twenty."""
+    like = torch.arange(count) * 32
+    for seed in range(100):
+        found = draw(like, ASCENDING, form, seed)
+        assert found[0] == 0 and found[-1] == like[-1] and (found.diff() >= 0).all()
+
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_no_two_keys_are_alike(form: str, dtype: torch.dtype) -> None:
     found = draw(KEYS.to(dtype), STRICTLY_ASCENDING, form)

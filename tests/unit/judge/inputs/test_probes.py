@@ -157,11 +157,37 @@ class TestPatterns:
         strided, moved, sparse = variant.cases
         assert [case.family for case in variant.cases] == ["strided", "moved", "sparse"] and variant.listed
         ids, keys, values = zip(strided.inputs, moved.inputs, strict=True)
-        assert torch.equal(*ids) and torch.equal(*values)
-        assert 1 <= int((keys[0] != keys[1]).sum()) <= 8 and not torch.equal(strided.truth[0], moved.truth[0])
+        assert torch.equal(*values) and not torch.equal(strided.truth[0], moved.truth[0])
+        assert all(1 <= int((before != after).sum()) <= 8 for before, after in (ids, keys))
         for case in variant.cases:
             assert not torch.equal(case.inputs[1], truth.instance.like[1]) and (case.inputs[1].diff() > 0).all()
         assert not torch.equal(sparse.inputs[1], strided.inputs[1])
+
+    def test_a_mask_hides_one_argument_at_a_time_where_results_stay_finite(self) -> None:
+        _problem, truth, _case = first_case("softmax")
+        (variant,) = probes.make_masked(truth, truth.domains, SEED)
+        (case,) = variant.cases
+        hidden = torch.isneginf(case.inputs[0])
+        assert 0.02 < float(hidden.float().mean()) < 0.08 and not hidden.all(dim=1).any() and variant.listed
+        assert torch.isfinite(case.truth[0]).all()
+        _problem, truth, _case = first_case("matmul")
+        assert probes.make_masked(truth, truth.domains, SEED) == [], "a product of infinities is nobody's mask"
+
+    @pytest.mark.parametrize(("name", "sizes"), [("softmax", {"rows": 62, "cols": 334}), ("embedding_grad", None)])
+    def test_a_large_workload_has_one_more_of_each_size(self, name: str, sizes: dict[str, int] | None) -> None:
+        problem, truth, _case = first_case(name)
+        (variant,) = probes.make_one_more(problem, truth.instance, SEED)
+        params = truth.instance.workload.params
+        wanted = sizes or {key: value + 1 for key, value in params.items() if isinstance(value, int)}
+        assert variant.instance.workload.params == wanted and not variant.listed
+
+    def test_what_is_trained_with_is_also_called_without_gradients(self) -> None:
+        problem, truth, _case = first_case("gelu_train")
+        (variant,) = probes.make_served(problem, truth.instance, SEED)
+        assert not variant.instance.backward and variant.listed
+        assert len(variant.cases[0].truth) == 1 < len(_case.truth)
+        problem, truth, _case = first_case("softmax")
+        assert probes.make_served(problem, truth.instance, SEED) == []
 
     def test_nothing_moves_where_nothing_has_an_order(self) -> None:
         _problem, truth, _case = first_case("softmax")

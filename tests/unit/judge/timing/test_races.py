@@ -160,6 +160,8 @@ class _Field(_Race):
 
     def _cool(self) -> None: ...
 
+    def _check_held_result(self, fresh: Fresh) -> None: ...
+
     def _check_outputs(self, turn: Round, mine: Sample, trusted: Sample, fresh: Fresh, *, full: bool) -> None:
         assert mine.outputs is not None and trusted.outputs is not None
         self.checked += 1
