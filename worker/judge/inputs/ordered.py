@@ -71,6 +71,8 @@ def _ascending(like: torch.Tensor, kind: str, family: str, generator: torch.Gene
     # What was too much is for all alike; rounded sums may leave less than nothing, and then offsets fell below zero.
     left = (1.0 - upto[ends][stretch]).clamp_min(0.0)
     share = (upto + left * place / sizes.clamp_min(1)).clamp_max(1.0)
+    # A device adds up in pieces, whose roundings may leave a sum smaller than the one before: never here.
+    share = (stretch + share).cummax(0).values - stretch
 
     least = 1 if integral and kind == STRICTLY_ASCENDING else 0
     room = (wide[ends] - wide[starts])[stretch] - least * sizes

@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from worker.judge.inputs import indices
+from worker.judge.inputs import indices, ordered
 from worker.judge.inputs.ordered import ASCENDING, SHUFFLED, STRICTLY_ASCENDING, drawn, move_some
 
 FORMS = ("uniform", "zipf", "hot", "edges", "duplicates", "nearly_sorted")
@@ -36,6 +36,23 @@ def test_no_draw_leaves_its_ends_or_falls(form: str, count: int) -> None:
     for seed in range(100):
         found = draw(like, ASCENDING, form, seed)
         assert found[0] == 0 and found[-1] == like[-1] and (found.diff() >= 0).all()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_sums_that_are_rounded_otherwise_do_not_fall(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a device may add them up: a last digit more or less here and there."""
+    exact = ordered._upto
+
+    def rough(steps: torch.Tensor, stretch: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+        noise = torch.rand(steps.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64) - 0.5
+        return exact(steps, stretch, starts) * (1 + 1e-14 * noise)
+
+    monkeypatch.setattr(ordered, "_upto", rough)
+    stretches = torch.cat([torch.arange(0, 6_400, 64), torch.arange(5, 3_205, 32)])
+    for kind, least in ((ASCENDING, 0), (STRICTLY_ASCENDING, 1)):
+        for seed in range(30):
+            found = draw(stretches, kind, form, seed)
+            assert all((part.diff() >= least).all() for part in found.split(100))
 
 
 @pytest.mark.parametrize("form", FORMS)
