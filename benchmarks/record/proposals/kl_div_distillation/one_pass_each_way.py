@@ -45,7 +45,8 @@ def row_losses(
         mass = tl.exp(t - base)
         kept = tl.exp(wanted_top - base)
         wanted_sum = wanted_sum * kept + tl.sum(mass, axis=0)
-        cross = cross * kept + tl.sum(tl.where(inside, mass * (t - s), 0.0), axis=0)
+        counts = inside & (t != -float("inf"))  # a masked class has no share in the loss, and 0 times infinity one of NaN
+        cross = cross * kept + tl.sum(tl.where(counts, mass * (t - s), 0.0), axis=0)
         wanted_top = higher
     if WHOLE:
         tl.store(losses + program, cross / wanted_sum + (found_top - wanted_top) + tl.log(found_sum / wanted_sum))
