@@ -45,7 +45,7 @@ def row_losses(
         mass = tl.exp(t - base)
         kept = tl.exp(wanted_top - base)
         wanted_sum = wanted_sum * kept + tl.sum(mass, axis=0)
-        counts = inside & (t != -float("inf"))  # a masked class has no share in the loss, and 0 times infinity one of NaN
+        counts = inside & (t != -float("inf"))  # a masked class has no share, but 0 times infinity is NaN
         cross = cross * kept + tl.sum(tl.where(counts, mass * (t - s), 0.0), axis=0)
         wanted_top = higher
     if WHOLE:
