@@ -30,9 +30,9 @@ SPEC = {
             "backward": False,
         },
         {
-            "name": "smoothed",
+            "name": "ignoring",
             "for": "cpu",
-            "params": {"rows": 509, "classes": 3001, "smoothing": 0.1, "ignored": 0.2, "dtype": "float32"},
+            "params": {"rows": 509, "classes": 3001, "ignored": 0.2, "dtype": "float32"},
             "backward": False,
         },
         {"name": "bf16", "for": "gpu", "params": {"rows": 8192, "classes": 32000, "dtype": "bfloat16"}},
