@@ -7,7 +7,7 @@ half N and half 1e4 + N would be worse conditioned than the rows that its tolera
 order of its own (offsets, sorted keys) single elements move.
 
     freshener = Freshener(case.inputs, instance.arguments, domains)        # once: it looks at the values
-    freshener.write(places, case.inputs, others, rng)                      # for every call: only copies
+    freshener.write(places, case.inputs, others, rng)                      # for every call: hardly more than copies
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Probes and variants of a problem: what else a candidate is asked beside the workloads. Made once per problem.
 
 A *probe* changes one input, one parameter or one element of a parameter of the smallest workload and nothing else. A
-*variant* is a workload of other shapes or another memory layout.
+*variant* is a workload of other shapes, in another memory layout, or with values that its families do not have.
 """
 
 from __future__ import annotations
@@ -223,9 +223,9 @@ def make_served(problem: Problem, instance: Instance, seed: int) -> list[Variant
     if not instance.backward:
         return []
     workload = replace(instance.workload, name=f"{instance.workload.name} without gradients", backward=False)
-    served = problem.instance(workload, _device_of(instance), seed)
-    variant = _variant(problem, served, resolved(problem, served), _device_of(instance), seed, grown=False)
-    return [replace(variant, listed=True)] if variant.compared else []
+    indexed = any(_integral(value) for value in instance.like)
+    variant = _shape_variant(problem, workload, _device_of(instance), seed, _size(instance), indexed=indexed)
+    return [replace(variant, listed=True)] if variant is not None and variant.compared else []
 
 
 def make_one_more(problem: Problem, instance: Instance, seed: int) -> list[Variant]:

@@ -39,7 +39,7 @@ class ModelNew(nn.Module):
         if not x.numel():
             return out
         batch = x.numel() // (rows * cols)
-        if batch > 65535:
+        if batch > 65535:  # as far as a grid's second dimension goes
             raise NotImplementedError("at most 65,535 matrices")
         side = SIDE // x.itemsize
         down, across = triton.cdiv(rows, side), triton.cdiv(cols, side)

@@ -13,7 +13,7 @@ from worker.judge.inputs.probes import Variant, make_layouts, make_shapes
 from worker.judge.numerics.truth import Case, Truth
 from worker.judge.reference.domains import resolved
 from worker.judge.reference.problem import Problem
-from worker.judge.verdict import ReferenceFull
+from worker.judge.verdict import ReferenceFailed, ReferenceFull
 
 SEED = 5
 
@@ -187,6 +187,14 @@ class TestPatterns:
         assert not variant.instance.backward and variant.listed
         assert len(variant.cases[0].truth) == 1 < len(_case.truth)
         problem, truth, _case = first_case("softmax")
+        assert probes.make_served(problem, truth.instance, SEED) == []
+
+    def test_a_reference_that_takes_no_other_values_has_no_such_variant(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(*_: object, **__: object) -> None:
+            raise ReferenceFailed("not of these values")
+
+        problem, truth, _case = first_case("gelu_train")
+        monkeypatch.setattr(probes, "_variant", fail)
         assert probes.make_served(problem, truth.instance, SEED) == []
 
     def test_nothing_moves_where_nothing_has_an_order(self) -> None:
