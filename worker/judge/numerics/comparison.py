@@ -62,6 +62,8 @@ _UNSURE = 4.0
 _FRESH = 2.0
 """Timed values are made from a case's, but not those that its threshold was calibrated on."""
 _BIAS_BLOCKS, _BIAS_MIN_BLOCK = 32, 64
+_LEAST = torch.finfo(torch.float64).tiny
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _BIAS_UNITS = {
     torch.float16: 0.5,
     torch.bfloat16: 0.5,
@@ -278,6 +280,24 @@ def bias(output: torch.Tensor, truth: torch.Tensor) -> tuple[float, float] | Non
         return None
     beta = (product / power.clamp_min(torch.finfo(torch.float64).tiny))[used]
     return float(beta.mean()), float(beta.std() / math.sqrt(beta.numel()))
+
+
+def samples(truth: torch.Tensor, rounded_to: torch.dtype) -> float:
+    """How many samples of rounding the rows of a truth of shape (..., n) are: rows that are equal in `rounded_to` are
+    rounded alike and are one. Squares weigh, in each block of `bias` by themselves."""
+    rows = truth.reshape(-1, truth.shape[-1])
+    factors = torch.randint(1, 1 << 62, (rows.shape[-1],), generator=torch.Generator().manual_seed(0)).to(truth.device)
+    hashes, squares = [], []
+    for part in torch.split(rows, max(1, _FEW_ELEMENTS // max(1, rows.shape[-1]))):
+        bits = part.to(rounded_to).contiguous().view(_BITS[rounded_to.itemsize])
+        hashes.append((bits.to(torch.int64) * factors).sum(-1))
+        squares.append(torch.where(torch.isfinite(part), part, 0.0).to(torch.float64).square().sum(-1))
+    found, which = torch.unique(torch.cat(hashes), return_inverse=True)
+    power = torch.cat(squares)
+    block = torch.arange(len(rows), device=truth.device) * _BIAS_BLOCKS // max(1, len(rows))
+    share = power / power.new_zeros(_BIAS_BLOCKS).index_add_(0, block, power).clamp_min(_LEAST)[block]
+    weights = share.new_zeros(len(found)).index_add_(0, which, share)
+    return float(weights.sum().square() / weights.square().sum().clamp_min(_LEAST))
 
 
 def unit(dtype: torch.dtype) -> float:

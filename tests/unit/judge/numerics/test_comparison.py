@@ -13,6 +13,7 @@ from worker.judge.numerics.comparison import (
     compare,
     degrade,
     representable,
+    samples,
     slice_error,
     tolerance,
     working_type,
@@ -146,6 +147,19 @@ class TestWorkingType:
         shrunk = (truth * (1 - 2e-5)).float()
         assert not compare(shrunk, truth, truth.float(), tolerance(1e-7, 5e-3, torch.float32)).passed
         assert compare(shrunk, truth, truth.float(), tolerance(1e-7, 1e-1, torch.bfloat16)).passed
+
+
+class TestSamples:
+    """Rounding errors of equal rows are one error."""
+
+    def test_equal_rows_are_one_and_rows_that_bring_next_to_nothing_none(self) -> None:
+        rows = torch.stack([torch.full((4096,), 0.7, dtype=torch.float64), 1e-9 * normal(4096)], 1).reshape(-1, 1)
+        assert samples(rows, torch.bfloat16) == pytest.approx(1.0)
+        assert samples(normal(64, 8).repeat(5, 1), torch.float32) == pytest.approx(64, rel=0.3)
+
+    def test_heavy_tails_are_a_sample_for_each_block_at_least(self) -> None:
+        assert samples(normal(4096, 1) / normal(4096, 1, seed=1), torch.bfloat16) > 32
+        assert samples(normal(0, 4), torch.bfloat16) == 0
 
 
 class TestDegrade:

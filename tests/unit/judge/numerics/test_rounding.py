@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -304,3 +305,16 @@ def test_an_honest_result_whose_whole_error_is_in_one_element_passes() -> None:
     wrong = case.eager[1].clone()
     wrong[9, 5] += 50 * float(case.truth[1][:, 5].abs().max())
     assert not case.judge((case.eager[0], wrong))[1].passed
+
+
+@pytest.mark.parametrize(("channels", "common"), [(1, True), (19, False)])
+def test_what_rounding_does_to_one_number_everywhere_is_no_bias(channels: int, common: bool) -> None:
+    """A norm over one channel leaves one number, and 16-bit arithmetic rounds it alike in all 2,304 places."""
+    listed = Problem(bundled()["triangle_multiplicative_update"].source, "triangle")
+    params = {"batch": 1, "nodes": 48, "dim": channels, "hidden": 16}
+    instance = listed.instance(replace(listed.workloads("cpu")[0], params=params), "cpu", 1)
+    case = Truth(instance, listed.spec.precision, {}).case("normal", instance.like)
+    assert (case.tolerances[0].bias > 1e-3) is common
+    honest = copy.deepcopy(instance.model).bfloat16()(*(each.bfloat16() for each in case.inputs)).float()
+    assert "biased" not in case.judge((honest,))[0].reason
+    assert not case.judge((1.1 * honest,))[0].passed
