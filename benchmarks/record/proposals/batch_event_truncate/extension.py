@@ -6,7 +6,6 @@ source, two of its vectors are read (the second mostly out of the first cache) a
 
 Bound by memory (what is kept, once in and once out); by the host's one wait where there is little: the result is cut
 to its length in place, and nothing else is left to do then. The copy's blocks are made ready during the scan.
-Not measured yet.
 """
 
 from torch import nn

@@ -4,7 +4,7 @@ first product's programs themselves, each for its own adapter, as small workload
 piece of scratch memory, and what only depends on shapes is computed once. Many are listed by a launch before.
 
 Bound by memory: base, x and result once. Sizes that are whole 16 bytes and no multiples of 16 are passed as multiples
-of `UNIT`, or the compiler would fetch them by 2 bytes at a time. Not measured yet.
+of `UNIT`, or the compiler would fetch them by 2 bytes at a time.
 """
 
 import torch

@@ -3,7 +3,6 @@ twice; other blocks of the same launch turn queries. Which token a row has: wher
 its rows in all of the slots; else a first launch notes a slot's token in a table, which queries do not wait for. One
 call of C++, as small workloads wait for the host. Bound by memory: the caches are copied, 16 bytes at a time, as the
 operator returns new ones.
-Not measured yet.
 """
 
 import torch

@@ -8,7 +8,7 @@ time, and no sort of a thousand keys is needed, which was a third of the device'
 for each key how many are larger. Who is last is counted beside the scores, which are set to zero anyway.
 
 Bound by the atomic additions of the postings, and by one pass over the scores; small queries by the host. Scores may
-be negative. Not measured yet.
+be negative.
 """
 
 import torch

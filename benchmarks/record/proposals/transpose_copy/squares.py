@@ -2,7 +2,7 @@
 in groups of 32 down and as many across as are at work at a time: in both matrices what they touch lies in pieces of
 8 KB, while tiles along a row alone leave pieces of 2 KB in the other one.
 
-Bound by memory: one read and one write. Not measured yet.
+Bound by memory: one read and one write.
 """
 
 import torch
