@@ -211,11 +211,11 @@ def _healthy(host: str, port: int) -> bool:
         connection.close()
 
 
-def migration_program(around: Surroundings) -> Program:
-    """Bring the schema up to date, and the kernels in that come with Kernelwright; ends by itself."""
+def migration_program(around: Surroundings, *, kernels: bool) -> Program:
+    """Bring the schema up to date, and with `kernels` those in that come with Kernelwright; ends by itself."""
     return Program(
         name="migrate",
-        argv=[sys.executable, "-m", "cli", "migrate", "--kernels"],
+        argv=[sys.executable, "-m", "cli", "migrate", *(["--kernels"] if kernels else [])],
         env=own_environment(around.env, secrets=False),
         cwd=around.scratch,
         log=around.log("migrate"),

@@ -102,6 +102,10 @@ class Settings(BaseSettings):
     """Whether the generated code of what is accepted is kept: PTX, SASS, assembly (docs/operations.md says what it
     costs)."""
 
+    bundled_kernels: bool = True
+    """Whether `kernelwright up` loads the certified kernels that come with it. Without them a search starts from
+    nothing: none is carried over from another device, and no prompt is told of one."""
+
     metrics_port: int | None = Field(default=None, ge=1, le=65535)
     """Where the metrics of this node's workers are served, at /metrics; None: nowhere. The API has its own /metrics."""
     metrics_host: str = "127.0.0.1"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.deployment import Surroundings, UnknownQueue, parse_queues, worker_programs
+from cli.deployment import Surroundings, UnknownQueue, migration_program, parse_queues, worker_programs
 from cli.embedded.home import open_log
 from cli.programs import Program, own_environment
 from worker.profile.gpus import Gpu
@@ -100,3 +100,8 @@ def test_a_grown_log_makes_room_and_a_small_one_stays(tmp_path: Path) -> None:
         pass
     assert log.stat().st_size == 0
     assert (tmp_path / "api.log.1").stat().st_size == 20_000_001
+
+
+def test_the_kernels_that_come_with_it_are_loaded_unless_they_are_not_wanted() -> None:
+    assert migration_program(AROUND, kernels=True).argv[-2:] == ["migrate", "--kernels"]
+    assert migration_program(AROUND, kernels=False).argv[-1] == "migrate"
