@@ -310,7 +310,8 @@ def test_an_honest_result_whose_whole_error_is_in_one_element_passes() -> None:
 @pytest.mark.parametrize(("channels", "common"), [(1, True), (19, False)])
 def test_what_rounding_does_to_one_number_everywhere_is_no_bias(channels: int, common: bool) -> None:
     """A norm over one channel leaves one number, and 16-bit arithmetic rounds it alike in all 2,304 places. With this
-    seed autocast happens to be 0.04 % off, and arithmetic in bf16 0.6 %; two of 24 seeds had an honest result refused."""
+    seed autocast happens to be 0.04 % off, and arithmetic in bf16 0.6 %; of 24 seeds two had an honest result refused.
+    """
     listed = Problem(bundled()["triangle_multiplicative_update"].source, "triangle")
     params = {"batch": 1, "nodes": 48, "dim": channels, "hidden": 16}
     instance = listed.instance(replace(listed.workloads("cpu")[0], params=params), "cpu", 7)
