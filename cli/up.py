@@ -121,7 +121,7 @@ def _groups(plan: _Plan) -> list[list[Service]]:
     # Workers need a second to import what they need: they start while the API does, which alone is waited for.
     workers = [*exporter_program(settings, around), *_workers(plan, settings, around)]
     ours: list[Service] = [*workers, *api_programs(plan.listeners, around)]
-    return [servers, [Step(migration_program(around, kernels=Settings().bundled_kernels))], ours]
+    return [servers, [Step(migration_program(around, kernels=settings.bundled_kernels))], ours]
 
 
 def _workers(plan: _Plan, settings: Settings, around: Surroundings) -> list[Program]:

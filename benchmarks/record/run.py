@@ -49,9 +49,12 @@ def run(entries: Sequence[Entry], hardware: str, options: argparse.Namespace) ->
     todo = [entry for entry in entries if not (options.out / entry.file).exists()]
     home = home_of(options.home)
     wanted = str(not options.no_profile)
-    variables = {"KERNELWRIGHT_PROFILE_CANDIDATES": wanted, "KERNELWRIGHT_KEEP_CODE": wanted}
-    # Kernels of other hardware that came with the service would take the proposals' places in the budget.
-    variables["KERNELWRIGHT_BUNDLED_KERNELS"] = str(options.tunes > 0)
+    variables = {
+        "KERNELWRIGHT_PROFILE_CANDIDATES": wanted,
+        "KERNELWRIGHT_KEEP_CODE": wanted,
+        # Kernels of other hardware that came with the service would take the proposals' places in the budget.
+        "KERNELWRIGHT_BUNDLED_KERNELS": str(options.tunes > 0),
+    }
     service = serving(home, hardware, options.evaluators, **variables)
     with service as url, ThreadPoolExecutor(jobs_at_once(hardware, options.evaluators)) as threads:
         with Client(url) as client:
