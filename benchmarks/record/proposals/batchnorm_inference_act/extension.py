@@ -4,7 +4,6 @@ pixels, as a factor for each channel costs more than what it is for. One call of
 host.
 
 Bound by memory: one read and one write; the four numbers of a channel come from the cache.
-Not measured yet.
 """
 
 import torch

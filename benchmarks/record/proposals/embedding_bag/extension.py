@@ -4,7 +4,6 @@ has several that follow each other, and gathers across their ends.
 
 Bound by memory: each row is read as often as it is looked up, popular ones from the cache. The call is C++: small
 workloads wait for the host. Sums are kept in float32, always in the same order.
-Not measured yet.
 """
 
 from torch import nn

@@ -7,7 +7,7 @@ Bound by memory: the weights. A product does not care for the order of its terms
 and the same 16 bytes of a row as operands, as they lie. Where outputs begin anywhere, a block takes such as begin alike
 (every 16th for an odd length), and has its rows moved by as much in shared memory: nothing is shifted later, and 128
 blocks still read neighbours, 17 MB at a time of odd_fp16. Rows of more than 64 KB are halved: two processors share an
-output's length, and the second sends the first its sums. Not measured yet.
+output's length, and the second sends the first its sums.
 """
 
 import torch

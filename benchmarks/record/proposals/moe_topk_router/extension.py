@@ -4,7 +4,6 @@ warp has a token: the k-th largest of its lanes' own maxima is no larger than th
 below it, and each finds its place by counting those above it. Loads are counted in shared memory and added by one
 atomic an expert and block, after a small launch beside this one has cleared them; where one block is enough it writes
 them. One call of C++, as small workloads wait for the host. Bound by latency for few tokens, by instructions for many.
-Not measured yet.
 """
 
 from torch import nn

@@ -3,7 +3,7 @@ are added by a second launch of 3 us. Where the matrix is small, strips of 32 by
 
 Bound by memory: one read. A share is 64 KB of a strip, so that the blocks at work are neighbours, which are launched in
 order: blocks of 64 KB (rows of 8 MB) read at 94 % of what the memory gives, longer ones at 56 to 60 % (H200: 128 KB of
-rows of 32 KB, 256 KB of rows of 8 KB and of 512 B). The shares cost 3 % more traffic. Not measured yet with them.
+rows of 32 KB, 256 KB of rows of 8 KB and of 512 B). The shares cost 3 % more traffic.
 """
 
 import functools
