@@ -118,6 +118,29 @@ def summed(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[
     return {}
 
 
+def partial(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+    """Forward, and the gradients at `needed` of a loss that is made of the outputs at `heard`."""
+    step = _call(session, message)
+    assert isinstance(step, Step), "a workload without a backward was asked for gradients"
+    _store(step.partial(_inputs(session, message), message["needed"], message["heard"]), _places(session, message))
+    _synchronize(session)
+    return {}
+
+
+def refilled(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+    """Call, put `others` where the inputs lie, call again, and only then take what the first call returned."""
+    call, inputs = _call(session, message), _inputs(session, message)
+    others = tuple(values.decode(message["others"], session.arenas[message["workload"]].bytes))
+    with torch.no_grad():
+        result = call(*inputs)
+        for place, value in zip(values.tensors_of(tuple(inputs)), values.tensors_of(others), strict=True):
+            place.copy_(value)
+        call(*inputs)
+        _store(result, _places(session, message))
+    _synchronize(session)
+    return {}
+
+
 def compiled(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
     """Call through torch.compile, twice, so that the second runs what the first compiled; graph breaks are allowed."""
     fast = torch.compile(_call(session, message), fullgraph=False, dynamic=False)
@@ -168,6 +191,8 @@ HANDLERS: dict[str, Callable[[Any, dict[str, Any], list[int]], dict[str, Any]]] 
     "examine.autocast": autocast,
     "examine.compiled": compiled,
     "examine.summed": summed,
+    "examine.partial": partial,
+    "examine.refilled": refilled,
     "examine.repeat": repeat,
     "examine.sanitize": sanitize,
 }

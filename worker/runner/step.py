@@ -9,7 +9,8 @@ checks, timing) sees one longer list of inputs and outputs::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -59,6 +60,39 @@ class Step:
         torch.autograd.grad(sums, wanted, allow_unused=True, retain_graph=True)
         found = torch.autograd.grad(sums, wanted, allow_unused=True)
         return (*(_detached(output) for output in outputs), *_filled(found, wanted))
+
+    def partial(
+        self, arguments: Sequence[Any], needed: Collection[int], heard: Collection[int]
+    ) -> tuple[torch.Tensor, ...]:
+        """The same where other float inputs and parameters than those at `needed` are frozen (in the order of their
+        gradients), and the loss is made of the float outputs at `heard` alone. A gradient that nobody asks for is
+        zeros."""
+        own, cotangents = arguments[: self._inputs], arguments[self._inputs :]
+        leaves = [_leaf(value) for value in own]
+        wanted = [*(leaf for leaf in leaves if _differentiable(leaf)), *self._parameters]
+        with _frozen([leaf for place, leaf in enumerate(wanted) if place not in needed]), torch.enable_grad():
+            result = self._call(*leaves)
+        outputs = tuple(result) if isinstance(result, tuple | list) else (result,)
+        floating = [output for output in outputs if _differentiable(output)]
+        loss = [(floating[place], cotangents[place]) for place in heard if floating[place].requires_grad]
+        found: list[torch.Tensor | None] = [None] * len(wanted)
+        if loss:
+            sums, slopes = zip(*loss, strict=True)
+            gradients = torch.autograd.grad(sums, [wanted[place] for place in needed], slopes, allow_unused=True)
+            for place, gradient in zip(needed, gradients, strict=True):
+                found[place] = gradient
+        return (*(_detached(output) for output in outputs), *_filled(found, wanted))
+
+
+@contextmanager
+def _frozen(parameters: Sequence[torch.Tensor]) -> Iterator[None]:
+    for each in parameters:
+        each.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for each in parameters:
+            each.requires_grad_()
 
 
 def _gradients(outputs: tuple[Any, ...], wanted: list[torch.Tensor], cotangents: Sequence[Any]) -> list[torch.Tensor]:

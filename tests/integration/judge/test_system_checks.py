@@ -18,7 +18,7 @@ from tests.support.finalist import outcome as outcome_on
 from worker.judge.certificate.document import Outcome
 from worker.judge.certificate.parts import RefereeParts
 from worker.judge.certificate.stage import staged
-from worker.judge.certificate.system import alive, autocast, compiled, graphs, leak, sanitizers, streams, summed
+from worker.judge.certificate.system import alive, autocast, compiled, frozen, graphs, leak, sanitizers, streams, summed
 from worker.judge.lease import DeviceLease
 from worker.judge.report import EvaluationRequest
 from worker.judge.runners.sessions import Runner
@@ -129,6 +129,77 @@ class ModelNew(nn.Module):
 '''
 
 
+PAIR = """
+import torch
+from torch import nn
+
+SPEC = {"backward": True, "workloads": [{"name": "only", "params": {"rows": 64, "cols": 384}}]}
+
+class Model(nn.Module):
+    def __init__(self, cols):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(cols))
+    def forward(self, x):
+        return x * self.weight, torch.sigmoid(x)
+
+def get_inputs(rows=64, cols=384):
+    return [torch.rand(rows, cols)]
+
+def get_init_inputs(cols=384):
+    return [cols]
+"""
+
+BOTH = """
+import torch
+from torch import nn
+class Both(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.set_materialize_grads(%(zeros)s)
+        gate = torch.sigmoid(x)
+        ctx.save_for_backward(x, weight, gate)
+        return x * weight, gate
+    @staticmethod
+    def backward(ctx, scaled, gated):
+        x, weight, gate = ctx.saved_tensors
+        %(before)s
+        return scaled * weight + gated * gate * (1 - gate), (scaled * x).sum(0) %(after)s
+class ModelNew(nn.Module):
+    def __init__(self, cols):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(cols))
+    def forward(self, x):
+        return Both.apply(x, self.weight)
+"""
+
+CLAMPED = """
+import torch
+from torch import nn
+
+SPEC = {"workloads": [{"name": "only", "params": {"rows": 64}}]}
+
+class Model(nn.Module):
+    def forward(self, x):
+        return %s
+
+def get_inputs(rows=64):
+    return [torch.rand(rows, 64)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def both(zeros: bool = True, before: str = "", after: str = "") -> str:
+    return BOTH % {"zeros": zeros, "before": before, "after": after}
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeParts]:
+    with means(tmp_path_factory.mktemp("pair"), PAIR, "cpu") as ready:
+        yield ready
+
+
 def sigmoid(cotangent: str = "dy.contiguous()", room: str = "torch.empty_like(y)") -> str:
     return SIGMOID % {"cotangent": cotangent, "room": room}
 
@@ -196,6 +267,52 @@ def test_a_buffer_that_is_handed_out_twice_is_refused(parts: RefereeParts) -> No
     found, detail, verdict = outcome(parts, alive.NAME, alive.check, reusing)
     assert (found, verdict) == (Outcome.FAILED, Verdict.INCORRECT)
     assert "relative error" in detail
+
+
+@pytest.mark.parametrize(
+    ("honest", "returned", "wanted"),
+    [
+        ("torch.clamp(x, -1e30, 1e30)", "x", (Outcome.FAILED, Verdict.INCORRECT)),
+        ("x.mT", "x.mT", (Outcome.PASSED, Verdict.OK)),
+    ],
+)
+def test_a_result_that_is_its_input_is_refused_where_the_references_is_none(
+    tmp_path: Path, honest: str, returned: str, wanted: tuple[Outcome, Verdict]
+) -> None:
+    idle = "from torch import nn\nclass ModelNew(nn.Module):\n    def forward(self, x):\n        return "
+    with means(tmp_path, CLAMPED % honest, "cpu") as parts:
+        found, detail, verdict = outcome(parts, alive.NAME, alive.check, idle + returned)
+    assert (found, verdict) == wanted, detail
+
+
+def test_an_honest_backward_of_a_part_passes(pair: RefereeParts) -> None:
+    found, detail, verdict = outcome(pair, frozen.NAME, frozen.check, both())
+    assert (found, verdict) == (Outcome.PASSED, Verdict.OK), detail
+    assert "4 backwards" in detail
+
+
+@pytest.mark.parametrize(
+    "flawed",
+    [
+        both(after="* all(ctx.needs_input_grad)"),
+        both(zeros=False, before="if scaled is None or gated is None: return None, None"),
+    ],
+)
+def test_a_backward_that_is_right_only_as_a_whole_is_refused(pair: RefereeParts, flawed: str) -> None:
+    assert outcome(pair, summed.NAME, summed.check, flawed)[0] is Outcome.PASSED
+    found, detail, verdict = outcome(pair, frozen.NAME, frozen.check, flawed)
+    assert (found, verdict) == (Outcome.FAILED, Verdict.INCORRECT)
+    assert "is wrong" in detail
+
+
+def test_a_backward_that_says_it_cannot_do_a_part_gets_a_reservation(pair: RefereeParts) -> None:
+    found, detail, verdict = outcome(pair, frozen.NAME, frozen.check, both(zeros=False))
+    assert (found, verdict) == (Outcome.RESERVATION, Verdict.OK)
+    assert "a backward of a part could not be made" in detail
+
+
+def test_one_gradient_of_one_result_has_no_parts(trained: RefereeParts) -> None:
+    assert outcome(trained, frozen.NAME, frozen.check, sigmoid())[0] is Outcome.NOT_APPLICABLE
 
 
 def test_a_sum_has_the_same_gradients_twice(trained: RefereeParts) -> None:

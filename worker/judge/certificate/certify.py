@@ -27,6 +27,7 @@ from worker.judge.certificate.system import (
     compiled,
     control,
     fresh,
+    frozen,
     graphs,
     leak,
     sanitizers,
@@ -45,6 +46,7 @@ _BESIDE_THE_JUDGE: tuple[_Named, ...] = (
     (alive.NAME, alive.check),
     (autocast.NAME, autocast.check),
     (summed.NAME, summed.check),
+    (frozen.NAME, frozen.check),
     (leak.NAME, leak.check),
 )
 """The judge computes for these, and for the training: one at a time, since its random numbers are one process's."""

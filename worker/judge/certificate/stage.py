@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -25,6 +25,7 @@ from worker.runner import values
 
 _LOAD_LIMIT_S = 150.0
 _SLOTS = 2
+_CANNOT = (Verdict.LAUNCH_ERROR, Verdict.BUILD_ERROR)
 
 
 class NotApplicable(Exception):
@@ -85,11 +86,29 @@ def bench_of(trial: Trial) -> SystemBench:
     return bench
 
 
-def judge_outputs(trial: Trial, name: str, case: Case, outputs: tuple[torch.Tensor, ...]) -> dict[str, float | str]:
-    """The worst output's figures. Records the failed check and raises Fault `incorrect` when one is wrong."""
+def made(trial: Trial, name: str, what: str, operation: str, timeout_s: float, **fields: Any) -> bool:
+    """Whether the candidate could do it (`SystemBench.examine`); where it says that it cannot, that is a reservation.
+    Raises Fault when it did not end well otherwise."""
+    try:
+        bench_of(trial).examine(operation, timeout_s, **fields)
+    except Fault as fault:
+        if fault.verdict not in _CANNOT:
+            raise
+        reserve(trial, name, unable(what, fault))
+        return False
+    return True
+
+
+def judge_outputs(
+    trial: Trial, name: str, case: Case, outputs: tuple[torch.Tensor, ...], places: Collection[int] | None = None
+) -> dict[str, float | str]:
+    """The worst output's figures, of those at `places` (default: of all). Records the failed check and raises Fault
+    `incorrect` when one is wrong."""
     worst: dict[str, float | str] = {}
     closest = -1.0
     for index, found in enumerate(case.judge(outputs)):
+        if places is not None and index not in places:
+            continue
         limit = case.tolerances[index].threshold
         figures: dict[str, float | str] = {"error": found.error, "threshold": limit, "output": index}
         if not found.passed:

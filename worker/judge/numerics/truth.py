@@ -150,7 +150,7 @@ class Truth:
     def case(self, family: str, inputs: tuple[Any, ...]) -> Case:
         """The truth, the eager result and the tolerances for these inputs. Raises ReferenceFailed."""
         # The reference is handed copies: one that writes into its arguments must not change what candidates see.
-        handed = _copied(inputs)
+        handed = copied(inputs)
         with unmoved(self.instance.model):
             eager = call_reference(self.instance.call, handed)
         changed = tuple(
@@ -249,7 +249,7 @@ class Truth:
             return none
         try:
             with unmoved(self.instance.model), torch.autocast(eager[0].device.type, dtype=narrow):
-                found = call_reference(self.instance.call, _copied(inputs))
+                found = call_reference(self.instance.call, copied(inputs))
         except ReferenceFailed:
             return none
         if [one.shape for one in found] != [one.shape for one in eager]:
@@ -573,7 +573,8 @@ def _is_float(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
-def _copied(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+def copied(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The same with tensors of their own memory."""
     return tuple(map(_copy, inputs))
 
 

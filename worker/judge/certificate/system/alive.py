@@ -1,19 +1,44 @@
-"""Two results alive at once: the second call must not write into what the first returned."""
+"""Two results alive at once: a second call must not write into what the first returned, nor what comes into the place
+of the first one's inputs change it, as where a loop fills one buffer with batch after batch."""
 
 from __future__ import annotations
 
+import torch
+
 from worker.judge.certificate.stage import NotApplicable, bench_of, judge_outputs
+from worker.judge.numerics.truth import Case, copied, unmoved
+from worker.judge.reference.problem import Instance, call_reference
 from worker.judge.trial import RUN_LIMIT_S, SUBJECT, Trial
+from worker.runner.values import tensors_of
 
 NAME = "two results alive at once"
 
 
 def check(trial: Trial) -> None:
-    """Call on one draw, then on another, and only then read the first result. Raises Fault `incorrect`."""
+    """Call on one draw, then on another, and only then read the first result. The other draw lies elsewhere, and once
+    more in the first one's place. Raises Fault `incorrect`."""
     bench = bench_of(trial)
     if len(bench.cases) < 2:
         raise NotApplicable("this workload has only one draw of inputs")
     bench.write(0, 0)
     bench.write(1, 1)
     figures = judge_outputs(trial, NAME, bench.cases[0], bench.run(SUBJECT, 0, RUN_LIMIT_S, then=[1]))
+    for number, case in enumerate(bench.cases):  # an input is the result where nothing is to be done: in some draws
+        bench.write(0, number)
+        bench.write(1, number - 1)
+        bench.examine("refilled", RUN_LIMIT_S, others=bench.encoded(1))
+        judge_outputs(trial, NAME, case, bench.read(), _of_their_own(bench.instance, case))
     trial.record(NAME, True, "the first result is unchanged by a second call on other inputs", **figures)
+
+
+def _of_their_own(instance: Instance, case: Case) -> list[int]:
+    """The outputs that share no memory with the inputs in the reference either."""
+    inputs = copied(case.inputs)
+    with unmoved(instance.model):
+        outputs = call_reference(instance.call, inputs)
+    theirs = {_memory(each) for each in tensors_of(inputs)}
+    return [index for index, output in enumerate(outputs) if _memory(output) not in theirs]
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

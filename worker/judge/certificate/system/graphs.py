@@ -6,13 +6,11 @@ replays what it once computed (refused).
 
 from __future__ import annotations
 
-from worker.judge.certificate.stage import NotApplicable, bench_of, judge_outputs, reserve, unable
+from worker.judge.certificate.stage import NotApplicable, bench_of, judge_outputs, made
 from worker.judge.trial import Trial
-from worker.judge.verdict import Fault, Verdict
 
 NAME = "CUDA graph capture and replay"
 _CAPTURE_LIMIT_S, _REPLAY_LIMIT_S = 60.0, 20.0
-_CANNOT = (Verdict.LAUNCH_ERROR, Verdict.BUILD_ERROR)
 
 
 def check(trial: Trial) -> None:
@@ -21,12 +19,7 @@ def check(trial: Trial) -> None:
         raise NotApplicable("a CPU has no CUDA graphs")
     bench = bench_of(trial)
     bench.write(0, 0)
-    try:
-        bench.examine("capture", _CAPTURE_LIMIT_S)
-    except Fault as fault:
-        if fault.verdict not in _CANNOT:
-            raise
-        reserve(trial, NAME, unable("capture", fault))
+    if not made(trial, NAME, "capture", "capture", _CAPTURE_LIMIT_S):
         return
     figures: dict[str, float | str] = {}
     for number in reversed(range(len(bench.cases))):  # the captured draw comes last: all others differ from it

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import torch
 
-from worker.judge.certificate.stage import NotApplicable, bench_of, judge_outputs, reserve, unable
+from worker.judge.certificate.stage import NotApplicable, bench_of, judge_outputs, made
 from worker.judge.trial import RUN_LIMIT_S, Trial
-from worker.judge.verdict import Fault, Verdict
 
 NAME = "gradients of a sum, twice"
-_CANNOT = (Verdict.LAUNCH_ERROR, Verdict.BUILD_ERROR)
 
 
 def check(trial: Trial) -> None:
@@ -26,12 +24,7 @@ def check(trial: Trial) -> None:
     ones = (torch.ones_like(value) for value in inputs[instance.forward_inputs :])
     case = exhibit.truth.case("sum", (*inputs[: instance.forward_inputs], *ones))
     bench.write(0, 0)
-    try:
-        bench.examine("summed", RUN_LIMIT_S)
-    except Fault as fault:
-        if fault.verdict not in _CANNOT:
-            raise
-        reserve(trial, NAME, unable("a second backward", fault))
+    if not made(trial, NAME, "a second backward", "summed", RUN_LIMIT_S):
         return
     figures = judge_outputs(trial, NAME, case, bench.read())
     trial.record(NAME, True, "the second gradients from one graph are right", **figures)
