@@ -154,6 +154,11 @@ class Exhibits:
             pause()
         self.workloads.sort(key=lambda exhibit: exhibit.input_bytes)
 
+    def smallest(self, *, trained: bool = False) -> Exhibit:
+        """The smallest workload; `trained`: of those with a backward, if any has one."""
+        with_backward = [each for each in self.workloads if each.instance.backward] if trained else []
+        return (with_backward or self.workloads)[0]
+
     def _prepare(self, instance: Instance, seed: int) -> Exhibit:
         size = sum(getattr(value, "nbytes", 0) for value in instance.like)
         count = _CASES if size <= _LARGE_BYTES[self.device] else _CASES_LARGE

@@ -489,10 +489,12 @@ class Referee:
             self._room.take(promised, int(times * passing), finalist=finalist)
 
     def _narrow(self, exhibits: Exhibits, hardware: str) -> None:
-        """Keep the smallest workload and the one that is trained with, which a finalist's system checks need, and give
-        others the rest of the room for those minutes: its second judgement makes everything anew."""
+        """Keep the smallest workload, the smallest with a backward and the one that is trained with, which a finalist's
+        system checks need, and give others the rest of the room for those minutes: its second judgement makes
+        everything anew."""
         assert self._training is not None, "certify makes it"
-        names = {exhibits.workloads[0].name, self._training.workload or exhibits.workloads[0].name}
+        smallest, with_backward = exhibits.smallest(), exhibits.smallest(trained=True)
+        names = {smallest.name, with_backward.name, self._training.workload or smallest.name}
         self._close_baselines()
         exhibits.narrow(names)
         gc.collect()

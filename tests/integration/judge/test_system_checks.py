@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.finalist import means
 from tests.support.finalist import outcome as outcome_on
+from worker.judge.certificate.certify import check_system
 from worker.judge.certificate.document import Outcome
 from worker.judge.certificate.parts import RefereeParts
 from worker.judge.certificate.stage import staged
@@ -309,6 +310,16 @@ def test_a_backward_that_says_it_cannot_do_a_part_gets_a_reservation(pair: Refer
     found, detail, verdict = outcome(pair, frozen.NAME, frozen.check, both(zeros=False))
     assert (found, verdict) == (Outcome.RESERVATION, Verdict.OK)
     assert "a backward of a part could not be made" in detail
+
+
+def test_where_the_smallest_workload_has_no_backward_a_larger_one_is_asked(tmp_path: Path) -> None:
+    mixed = PAIR.replace('"workloads": [', '"workloads": [{"name": "b", "params": {"rows": 9}, "backward": False}, ')
+    with means(tmp_path, mixed, "cpu") as parts:
+        request = EvaluationRequest("c", both(after="* all(ctx.needs_input_grad)"), "problem", mixed, "cpu", "cpp")
+        rows = check_system(parts, request).rows
+    found = {row.name.removeprefix("system: "): row for row in rows}
+    assert found[summed.NAME].detail == "the second gradients from one graph are right"
+    assert not found[frozen.NAME].passed
 
 
 def test_one_gradient_of_one_result_has_no_parts(trained: RefereeParts) -> None:

@@ -41,6 +41,7 @@ from worker.judge.verdict import Check, Fault, Verdict
 log = structlog.get_logger()
 
 _ASAN = "AddressSanitizer and UBSan"
+_TRAINED = (summed.NAME, frozen.NAME)
 _Named = tuple[str, Callable[[Trial], None]]
 _BESIDE_THE_JUDGE: tuple[_Named, ...] = (
     (alive.NAME, alive.check),
@@ -167,7 +168,9 @@ def run_check(
     """One check in a runner of its own; its rows and its reason to refuse go into the report."""
     rows: list[Check] = []
     try:
-        with staged(parts, request, unlimited=name == _ASAN, alone=name == leak.NAME) as trial:
+        with staged(
+            parts, request, unlimited=name == _ASAN, alone=name == leak.NAME, trained=name in _TRAINED
+        ) as trial:
             rows = trial.evaluation.checks
             check(trial)
     except NotApplicable as why:

@@ -16,6 +16,7 @@ import torch
 
 from worker.judge.certificate.document import Outcome
 from worker.judge.certificate.parts import RefereeParts
+from worker.judge.exhibits import Exhibit
 from worker.judge.numerics.truth import Case
 from worker.judge.report import Evaluation, EvaluationRequest
 from worker.judge.runners.bench import Workbench
@@ -47,14 +48,20 @@ class SystemBench(Workbench):
 
 @contextmanager
 def staged(
-    parts: RefereeParts, request: EvaluationRequest, *, unlimited: bool = False, alone: bool = False
+    parts: RefereeParts,
+    request: EvaluationRequest,
+    *,
+    unlimited: bool = False,
+    alone: bool = False,
+    trained: bool = False,
 ) -> Iterator[Trial]:
-    """A trial whose only bench holds the smallest workload. Its evaluation collects rows for the certificate alone.
+    """A trial whose only bench holds the smallest workload (`trained`: of those with a backward, if any has one). Its
+    evaluation collects rows for the certificate alone.
 
     `alone`: no other judge uses the device meanwhile; while the candidate is loaded, built and compiled, they may.
     Raises Fault when the candidate, which was judged right before, fails to load or to run here.
     """
-    exhibit = parts.exhibits.workloads[0]
+    exhibit = parts.exhibits.smallest(trained=trained)
     evaluation = Evaluation(request.candidate_id)
     rng = random.Random(secrets.randbits(64))
     with parts.runner(unlimited) as runner, ExitStack() as held:
@@ -84,6 +91,12 @@ def bench_of(trial: Trial) -> SystemBench:
     (bench,) = trial.benches.values()
     assert isinstance(bench, SystemBench), "this trial was not made by staged()"
     return bench
+
+
+def exhibit_of(trial: Trial) -> Exhibit:
+    """What the stage's only bench holds."""
+    (name,) = trial.benches
+    return next(each for each in trial.exhibits.workloads if each.name == name)
 
 
 def made(trial: Trial, name: str, what: str, operation: str, timeout_s: float, **fields: Any) -> bool:

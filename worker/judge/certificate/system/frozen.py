@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from worker.judge.certificate.stage import NotApplicable, bench_of, judge_outputs, made
+from worker.judge.certificate.stage import NotApplicable, bench_of, exhibit_of, judge_outputs, made
 from worker.judge.numerics.truth import Case
 from worker.judge.trial import RUN_LIMIT_S, Trial
 
@@ -19,9 +19,9 @@ _MOST = 4
 
 def check(trial: Trial) -> None:
     """Raises Fault `incorrect` when a gradient that is asked for is wrong; whoever refuses gets a reservation."""
-    bench, exhibit = bench_of(trial), trial.exhibits.workloads[0]
+    bench, exhibit = bench_of(trial), exhibit_of(trial)
     if not exhibit.instance.backward:
-        raise NotApplicable("this workload has no backward")
+        raise NotApplicable("no workload has a backward")
     case, forward = exhibit.cases[0], exhibit.instance.forward_inputs
     gradients = [index for index, name in enumerate(case.names) if name.startswith("grad:")]
     results, every = len(case.names) - len(gradients), list(range(len(gradients)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from worker.judge.certificate.stage import NotApplicable, bench_of, judge_outputs, made
+from worker.judge.certificate.stage import NotApplicable, bench_of, exhibit_of, judge_outputs, made
 from worker.judge.trial import RUN_LIMIT_S, Trial
 
 NAME = "gradients of a sum, twice"
@@ -16,10 +16,10 @@ NAME = "gradients of a sum, twice"
 
 def check(trial: Trial) -> None:
     """The second gradients must be right. Raises Fault `incorrect`; whoever refuses gets a reservation."""
-    bench, exhibit = bench_of(trial), trial.exhibits.workloads[0]
+    bench, exhibit = bench_of(trial), exhibit_of(trial)
     instance = exhibit.instance
     if not instance.backward:
-        raise NotApplicable("this workload has no backward")
+        raise NotApplicable("no workload has a backward")
     inputs = exhibit.cases[0].inputs
     ones = (torch.ones_like(value) for value in inputs[instance.forward_inputs :])
     case = exhibit.truth.case("sum", (*inputs[: instance.forward_inputs], *ones))
