@@ -76,6 +76,8 @@ ENTRIES: tuple[Entry, ...] = (
     flaw("saved-in-a-global", 87, "rmsnorm_train", "contract",
              "The backward uses the last forward's tensors, whoever's they were",
          ("ctx.save_for_backward(x, w, rstd)", "Op.kept = (x, w, rstd)"), ("ctx.saved_tensors", "Op.kept")),
+    flaw("zero-gradients-beside-a-frozen-input", 87, "product_train", "system", "None where another is not wanted",
+         ("return da, db", "return (da, db) if all(ctx.needs_input_grad) else (0 * da, 0 * db)")),
     flaw("backward-scribbles", 86, "product_train", "memory", "The backward overwrites its cotangent",
          ("da = product(g, b)\n        db = product(g, a)", "db = product(g, a)\n        da = g.mul_(b)"),
           expected=WRONG),
