@@ -128,12 +128,13 @@ def partial(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict
 
 
 def refilled(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
-    """Call, put `others` where the inputs lie, call again, and only then take what the first call returned."""
+    """Call, put `others` where the first inputs lie, call again, and only then take what the first call returned."""
     call, inputs = _call(session, message), _inputs(session, message)
     others = tuple(values.decode(message["others"], session.arenas[message["workload"]].bytes))
+    filled = tuple(inputs[: len(others)])
     with torch.no_grad():
         result = call(*inputs)
-        for place, value in zip(values.tensors_of(tuple(inputs)), values.tensors_of(others), strict=True):
+        for place, value in zip(values.tensors_of(filled), values.tensors_of(others), strict=True):
             place.copy_(value)
         call(*inputs)
         _store(result, _places(session, message))
