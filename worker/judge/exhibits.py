@@ -159,6 +159,13 @@ class Exhibits:
         with_backward = [each for each in self.workloads if each.instance.backward] if trained else []
         return (with_backward or self.workloads)[0]
 
+    @property
+    def kinds(self) -> list[Exhibit]:
+        """The smallest workload, and the smallest with a backward where that is another: of each, other values, sizes
+        and layouts are asked."""
+        smallest, trained = self.smallest(), self.smallest(trained=True)
+        return [smallest] if trained is smallest else [smallest, trained]
+
     def _prepare(self, instance: Instance, seed: int) -> Exhibit:
         size = sum(getattr(value, "nbytes", 0) for value in instance.like)
         count = _CASES if size <= _LARGE_BYTES[self.device] else _CASES_LARGE
@@ -193,32 +200,35 @@ class Exhibits:
         return Workshop.of(((each.instance, each.cases[0], each.slots) for each in self.workloads), self.device)
 
     @functools.cached_property
-    def probes(self) -> list[Probe]:
-        """The smallest workload with one input or parameter changed."""
-        smallest = self.workloads[0]
+    def probes(self) -> list[tuple[Exhibit, list[Probe]]]:
+        """The smallest workloads with one input or parameter changed."""
         generator = torch.Generator(device=self.device).manual_seed(self._seed + 1)
-        return make_probes(smallest.truth, smallest.cases[0], smallest.domains, generator)
+        return [(each, make_probes(each.truth, each.cases[0], each.domains, generator)) for each in self.kinds]
 
     @functools.cached_property
     def shapes(self) -> list[Variant]:
-        """Workloads of other sizes: of the smallest one, and a large one with one more of each."""
-        found = make_shapes(self.problem, self.workloads[0].instance, self.workloads[0].domains, self._seed + 2)
+        """Workloads of other sizes: of the smallest ones, and a large one with one more of each."""
+        found = [
+            variant
+            for each in self.kinds
+            for variant in make_shapes(self.problem, each.instance, each.domains, self._seed + 2)
+        ]
         large = [each.instance for each in self.workloads[1:] if each.input_bytes <= _ONE_MORE_BYTES]
         return found + make_one_more(self.problem, large[-1], self._seed + 2) if large else found
 
     @functools.cached_property
     def patterns(self) -> list[Variant]:
-        """The workloads that are not too large, with values and indices in patterns, and the smallest with an argument
-        masked, or called without gradients; on a CPU all of them with fewer threads and with more."""
+        """The workloads that are not too large, with values and indices in patterns, and the smallest ones with an
+        argument masked, or called without gradients; on a CPU all of them with fewer threads and with more."""
         small = [each for each in self.workloads if each.input_bytes <= _PATTERNED_BYTES[self.device]]
         found = [
             variant
             for number, each in enumerate(small)
             for variant in make_patterns(each.truth, each.domains, self._seed + 3 + number)
         ]
-        smallest = self.workloads[0]
-        found += make_masked(smallest.truth, smallest.domains, self._seed + 4)
-        found += make_served(self.problem, smallest.instance, self._seed + 5)
+        for each in self.kinds:
+            found += make_masked(each.truth, each.domains, self._seed + 4)
+        found += make_served(self.problem, self.smallest(trained=True).instance, self._seed + 5)
         if self.device == "cpu":
             found += [
                 Variant(f"{each.name} on {count} threads", each.instance, (each.cases[0],), listed=True, threads=count)
@@ -229,9 +239,9 @@ class Exhibits:
 
     @functools.cached_property
     def layouts(self) -> list[Variant]:
-        """The smallest workload in other memory, and the largest off its alignment: its sizes may be those that tiles
+        """The smallest workloads in other memory, and the largest off its alignment: its sizes may be those that tiles
         divide, where wide loads are used."""
-        found = make_layouts(self.workloads[0].instance, self.workloads[0].cases[0])
+        found = [variant for each in self.kinds for variant in make_layouts(each.instance, each.cases[0])]
         largest = self.workloads[-1]
         if len(self.workloads) > 1 and largest.input_bytes <= _LARGE_BYTES[self.device]:
             found += make_layouts(largest.instance, largest.cases[0])[-1:]

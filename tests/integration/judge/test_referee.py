@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,38 @@ def test_an_honest_kernel_is_ok_with_all_its_evidence(judge: Judge) -> None:
     assert report["build_s"] > 0
     assert report["profile"]["rung"]
     assert report["profile"]["bound"] in {"memory", "compute", "latency", "overhead"}
+
+
+def test_gradients_are_asked_for_in_other_layouts_though_the_smallest_workload_has_none(judge: Judge) -> None:
+    served = '"backward": True, "workloads": [{"name": "served", "params": {"rows": 64}, "backward": False}, '
+    problem = PROBLEM.replace('"workloads": [', served)
+    honest = """
+import torch
+from torch import nn
+class Op(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, bias):
+        ctx.save_for_backward(x, bias)
+        return torch.relu(x + bias)
+    @staticmethod
+    def backward(ctx, slope):
+        x, bias = ctx.saved_tensors
+        slope = torch.where(x + bias <= 0, 0, slope)  # NaN is not below zero
+        return slope, slope.sum(0)
+class ModelNew(nn.Module):
+    def __init__(self, cols):
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(cols))
+    def forward(self, x):
+        return Op.apply(x, self.bias)
+"""
+    flawed = honest.replace("return slope,", "return slope * x.is_contiguous(),")
+    asked = EvaluationRequest("c", flawed, "mixed", problem, "cpu", "cpp", own_kernel_share=0.0)
+    report = judge.evaluate(asked)
+    assert report["verdict"] == "incorrect"
+    assert "only with transposed strides" in report["reason"]
+    report = judge.evaluate(replace(asked, candidate_source=honest))
+    assert report["verdict"] == "ok", report["reason"]
 
 
 @pytest.mark.parametrize(

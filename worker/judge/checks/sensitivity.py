@@ -11,18 +11,23 @@ from __future__ import annotations
 import torch
 
 from worker.judge.checks.values import judge_case
+from worker.judge.exhibits import Exhibit
 from worker.judge.inputs.probes import Probe
 from worker.judge.trial import RUN_LIMIT_S, SUBJECT, Trial
 from worker.judge.verdict import Verdict
 
 
 def check(trial: Trial) -> None:
-    """On the smallest workload. Raises Fault `incorrect`."""
-    exhibit = trial.exhibits.workloads[0]
+    """On the smallest workload, and the smallest with a backward. Raises Fault `incorrect`."""
+    for exhibit, probes in trial.exhibits.probes:
+        _check_probes(trial, exhibit, probes)
+
+
+def _check_probes(trial: Trial, exhibit: Exhibit, probes: list[Probe]) -> None:
     bench = trial.benches[exhibit.name]
     bench.write(0, 0)
     base = bench.run(SUBJECT, 0, RUN_LIMIT_S)
-    for probe in trial.exhibits.probes:
+    for probe in probes:
         if probe.state is not None:
             bench.load_state(SUBJECT, probe.state, RUN_LIMIT_S)
         bench.put(1, probe.case.inputs)
