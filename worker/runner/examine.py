@@ -1,4 +1,5 @@
-"""What a finalist is asked to do beside plain calls: graph capture, a side stream, autocast, torch.compile, sanitizers.
+"""What a finalist is asked to do beside plain calls: graph capture, a side stream, autocast, other backwards than the
+usual one, torch.compile, sanitizers.
 
 Runs in the untrusted process, so nothing here decides anything. Outputs go into the arena, where the judge compares
 them with its own truth; memory is read by the judge from /proc or the driver. What a sanitizer finds does come through

@@ -37,26 +37,20 @@ class Step:
     def interleaved(self, arguments: Sequence[Any], others: Sequence[Sequence[Any]]) -> tuple[torch.Tensor, ...]:
         """One call, with forwards on `others` (their own inputs lead) between its forward and its backward: what the
         backward needs must be kept for each forward, as where two batches share a module. Raises NoGradient."""
-        own, cotangents = arguments[: self._inputs], arguments[self._inputs :]
-        leaves = [_leaf(value) for value in own]
-        with torch.enable_grad():
-            result = self._call(*leaves)
-            for other in others:
-                self._call(*map(_leaf, other[: self._inputs]))
-        outputs = tuple(result) if isinstance(result, tuple | list) else (result,)
-        wanted = [*(leaf for leaf in leaves if _differentiable(leaf)), *self._parameters]
+        leaves, cotangents = self._leaves(arguments), arguments[self._inputs :]
+        outputs, wanted = self._outputs(leaves), self._wanted(leaves)
+        for other in others:
+            self._outputs(self._leaves(other))
         gradients = _gradients(outputs, wanted, cotangents)
         return (*(_detached(output) for output in outputs), *gradients)
 
     def summed(self, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         """The same for the sum of all that forward returns, and the gradients are the second ones that are taken from
         one graph. Raises NoGradient."""
-        leaves = [_leaf(value) for value in arguments[: self._inputs]]
+        leaves = self._leaves(arguments)
+        outputs, wanted = self._outputs(leaves), self._wanted(leaves)
         with torch.enable_grad():
-            result = self._call(*leaves)
-            outputs = tuple(result) if isinstance(result, tuple | list) else (result,)
             sums = [output.sum() for output in _floating(outputs)]
-        wanted = [*(leaf for leaf in leaves if _differentiable(leaf)), *self._parameters]
         torch.autograd.grad(sums, wanted, allow_unused=True, retain_graph=True)
         found = torch.autograd.grad(sums, wanted, allow_unused=True)
         return (*(_detached(output) for output in outputs), *_filled(found, wanted))
@@ -67,12 +61,10 @@ class Step:
         """The same where other float inputs and parameters than those at `needed` are frozen (in the order of their
         gradients), and the loss is made of the float outputs at `heard` alone. A gradient that nobody asks for is
         zeros."""
-        own, cotangents = arguments[: self._inputs], arguments[self._inputs :]
-        leaves = [_leaf(value) for value in own]
-        wanted = [*(leaf for leaf in leaves if _differentiable(leaf)), *self._parameters]
-        with _frozen([leaf for place, leaf in enumerate(wanted) if place not in needed]), torch.enable_grad():
-            result = self._call(*leaves)
-        outputs = tuple(result) if isinstance(result, tuple | list) else (result,)
+        leaves, cotangents = self._leaves(arguments), arguments[self._inputs :]
+        wanted = self._wanted(leaves)
+        with _frozen([leaf for place, leaf in enumerate(wanted) if place not in needed]):
+            outputs = self._outputs(leaves)
         floating = [output for output in outputs if _differentiable(output)]
         loss = [(floating[place], cotangents[place]) for place in heard if floating[place].requires_grad]
         found: list[torch.Tensor | None] = [None] * len(wanted)
@@ -83,16 +75,28 @@ class Step:
                 found[place] = gradient
         return (*(_detached(output) for output in outputs), *_filled(found, wanted))
 
+    def _leaves(self, arguments: Sequence[Any]) -> list[Any]:
+        return [_leaf(value) for value in arguments[: self._inputs]]
+
+    def _wanted(self, leaves: list[Any]) -> list[torch.Tensor]:
+        """What has a gradient, in the order of the outputs."""
+        return [*(leaf for leaf in leaves if _differentiable(leaf)), *self._parameters]
+
+    def _outputs(self, leaves: list[Any]) -> tuple[Any, ...]:
+        with torch.enable_grad():
+            result = self._call(*leaves)
+        return tuple(result) if isinstance(result, tuple | list) else (result,)
+
 
 @contextmanager
-def _frozen(parameters: Sequence[torch.Tensor]) -> Iterator[None]:
-    for each in parameters:
-        each.requires_grad_(False)
+def _frozen(leaves: Sequence[torch.Tensor]) -> Iterator[None]:
+    for leaf in leaves:
+        leaf.requires_grad_(False)
     try:
         yield
     finally:
-        for each in parameters:
-            each.requires_grad_()
+        for leaf in leaves:
+            leaf.requires_grad_()
 
 
 def _gradients(outputs: tuple[Any, ...], wanted: list[torch.Tensor], cotangents: Sequence[Any]) -> list[torch.Tensor]:
@@ -102,7 +106,7 @@ def _gradients(outputs: tuple[Any, ...], wanted: list[torch.Tensor], cotangents:
 
 
 def _floating(outputs: tuple[Any, ...]) -> list[torch.Tensor]:
-    floating = [output for output in outputs if isinstance(output, torch.Tensor) and output.is_floating_point()]
+    floating = [output for output in outputs if _differentiable(output)]
     for index, output in enumerate(floating):
         if not output.requires_grad:
             raise NoGradient(f"float output {index} carries no gradient: was it detached, or computed under no_grad?")

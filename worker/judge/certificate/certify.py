@@ -42,6 +42,7 @@ log = structlog.get_logger()
 
 _ASAN = "AddressSanitizer and UBSan"
 _TRAINED = (summed.NAME, frozen.NAME)
+"""They ask for gradients: of the smallest workload that has any."""
 _Named = tuple[str, Callable[[Trial], None]]
 _BESIDE_THE_JUDGE: tuple[_Named, ...] = (
     (alive.NAME, alive.check),

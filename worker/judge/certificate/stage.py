@@ -26,7 +26,8 @@ from worker.runner import values
 
 _LOAD_LIMIT_S = 150.0
 _SLOTS = 2
-_CANNOT = (Verdict.LAUNCH_ERROR, Verdict.BUILD_ERROR)
+CANNOT = (Verdict.LAUNCH_ERROR, Verdict.BUILD_ERROR)
+"""What a candidate ends in that says that it cannot do what is asked."""
 
 
 class NotApplicable(Exception):
@@ -99,13 +100,21 @@ def exhibit_of(trial: Trial) -> Exhibit:
     return next(each for each in trial.exhibits.workloads if each.name == name)
 
 
-def made(trial: Trial, name: str, what: str, operation: str, timeout_s: float, **fields: Any) -> bool:
-    """Whether the candidate could do it (`SystemBench.examine`); where it says that it cannot, that is a reservation.
-    Raises Fault when it did not end well otherwise."""
+def made(
+    trial: Trial,
+    name: str,
+    what: str,
+    operation: str,
+    timeout_s: float,
+    cannot: Collection[Verdict] = CANNOT,
+    **fields: Any,
+) -> bool:
+    """Whether the candidate could do it (`SystemBench.examine`); where it ends in one of `cannot`, that is a
+    reservation. Raises Fault when it did not end well otherwise."""
     try:
         bench_of(trial).examine(operation, timeout_s, **fields)
     except Fault as fault:
-        if fault.verdict not in _CANNOT:
+        if fault.verdict not in cannot:
             raise
         reserve(trial, name, unable(what, fault))
         return False

@@ -5,14 +5,13 @@ Graph breaks are allowed. A module that Dynamo cannot run at all is a reservatio
 
 from __future__ import annotations
 
-from worker.judge.certificate.stage import bench_of, judge_outputs, reserve, unable
+from worker.judge.certificate.stage import CANNOT, bench_of, judge_outputs, made
 from worker.judge.trial import Trial
-from worker.judge.verdict import Fault, Verdict
+from worker.judge.verdict import Verdict
 
 NAME = "torch.compile of the module"
 _COMPILE_LIMIT_S = 180.0
 """Inductor took 20 s for a small reference on two cores."""
-_CANNOT = (Verdict.LAUNCH_ERROR, Verdict.BUILD_ERROR, Verdict.TIMEOUT)
 
 
 def check(trial: Trial) -> None:
@@ -20,12 +19,7 @@ def check(trial: Trial) -> None:
     bench = bench_of(trial)
     number = len(bench.cases) - 1  # not the draw that the module has already seen
     bench.write(0, number)
-    try:
-        bench.examine("compiled", _COMPILE_LIMIT_S)
-    except Fault as fault:
-        if fault.verdict not in _CANNOT:
-            raise
-        reserve(trial, NAME, unable("torch.compile", fault))
+    if not made(trial, NAME, "torch.compile", "compiled", _COMPILE_LIMIT_S, (*CANNOT, Verdict.TIMEOUT)):
         return
     figures = judge_outputs(trial, NAME, bench.cases[number], bench.read())
     trial.record(NAME, True, "the compiled module (graph breaks allowed) gives right results", **figures)

@@ -6,9 +6,12 @@ that always makes all gradients, or returns them by their place among those that
 
 from __future__ import annotations
 
+import random
+
 import torch
 
 from worker.judge.certificate.stage import NotApplicable, bench_of, exhibit_of, judge_outputs, made
+from worker.judge.exhibits import Exhibit
 from worker.judge.numerics.truth import Case
 from worker.judge.trial import RUN_LIMIT_S, Trial
 
@@ -22,28 +25,34 @@ def check(trial: Trial) -> None:
     bench, exhibit = bench_of(trial), exhibit_of(trial)
     if not exhibit.instance.backward:
         raise NotApplicable("no workload has a backward")
-    case, forward = exhibit.cases[0], exhibit.instance.forward_inputs
-    gradients = [index for index, name in enumerate(case.names) if name.startswith("grad:")]
-    results, every = len(case.names) - len(gradients), list(range(len(gradients)))
-    slopes = case.inputs[forward:]
-    heard = list(range(len(slopes)))
-    alone = [[place] for place in every]
-    without = [[place for place in every if place != left_out] for left_out in every]
-    ways: list[tuple[Case, list[int], list[int]]] = []
-    if len(every) > 1:
-        different = alone if len(every) == 2 else alone + without
-        ways += [(case, needed, heard) for needed in trial.rng.sample(different, min(_MOST, len(different)))]
-    if len(heard) > 1:
-        for only in trial.rng.sample(heard, min(_MOST, len(heard))):
-            others = [value if at == only else torch.zeros_like(value) for at, value in enumerate(slopes)]
-            ways.append((exhibit.truth.case("part", (*case.inputs[:forward], *others)), every, [only]))
+    names = exhibit.cases[0].names
+    gradients = sum(name.startswith("grad:") for name in names)
+    results = len(names) - gradients
+    ways = _ways(exhibit, gradients, trial.rng)
     if not ways:
         raise NotApplicable("there is one gradient and one result")
     figures: dict[str, float | str] = {}
-    for truth, needed, only_heard in ways:
-        bench.put(0, truth.inputs)
-        if not made(trial, NAME, "a backward of a part", "partial", RUN_LIMIT_S, needed=needed, heard=only_heard):
+    for case, needed, heard in ways:
+        bench.put(0, case.inputs)
+        if not made(trial, NAME, "a backward of a part", "partial", RUN_LIMIT_S, needed=needed, heard=heard):
             return
         places = [*range(results), *(results + place for place in needed)]
-        figures = judge_outputs(trial, NAME, truth, bench.read(), places)
+        figures = judge_outputs(trial, NAME, case, bench.read(), places)
     trial.record(NAME, True, f"{len(ways)} backwards of a part, all right", ways=len(ways), **figures)
+
+
+def _ways(exhibit: Exhibit, gradients: int, rng: random.Random) -> list[tuple[Case, list[int], list[int]]]:
+    """A case, the gradients that are needed and the float results that the loss hears of: one gradient alone or all but
+    one of the whole loss; all of them of one result."""
+    case, forward = exhibit.cases[0], exhibit.instance.forward_inputs
+    own, slopes = case.inputs[:forward], case.inputs[forward:]
+    every, heard = list(range(gradients)), list(range(len(slopes)))
+    ways: list[tuple[Case, list[int], list[int]]] = []
+    if len(every) > 1:
+        parts = {(place,) for place in every} | {tuple(each for each in every if each != place) for place in every}
+        ways += [(case, list(part), heard) for part in rng.sample(sorted(parts), min(_MOST, len(parts)))]
+    if len(heard) > 1:
+        for only in rng.sample(heard, min(_MOST, len(heard))):
+            kept = [value if place == only else torch.zeros_like(value) for place, value in enumerate(slopes)]
+            ways.append((exhibit.truth.case("part", (*own, *kept)), every, [only]))
+    return ways
