@@ -6,7 +6,6 @@ results leave through shared memory then, in whole vectors. Few matrices are spr
 shared memory does not hold enough, and long sums, have a slow way of their own.
 
 One call of C++ and one launch, as small workloads wait for the host. Bound by memory: three streams, each touched once.
-Not measured yet.
 """
 
 from torch import nn

@@ -7,8 +7,6 @@ none. One call of C++, as small workloads wait for the host.
 
 Bound by memory: keys and values that count are read once. float32, and heads wider than 256, have a slow way of their
 own.
-
-Not measured yet.
 """
 
 from torch import nn

@@ -9,8 +9,6 @@ Few outputs are split along the inputs over the blocks of a cluster, which add u
 group's exact products are summed, and scaled in float32. One call of C++ and one launch, as small workloads wait for
 the host. Bound by the packed weights' bytes for few rows, by the tensor cores for many. float32, and groups that 16
 does not divide, have a slow way of their own.
-
-Not measured yet.
 """
 
 from torch import nn
