@@ -13,6 +13,10 @@ geometric mean when they are at least 16 apart, but not below 64 * E_A as long a
 otherwise the family cannot see precision and 8 * E_A guards logic only (in fp32 at least 64 units of 16: a sequential
 sum of 8,191 nearly equal numbers rounds the same way every time and is 34 of them off, measured).
 
+Where an honest 16-bit result's error is much larger in a few slices than in most, as where what is large in a row of a
+gradient cancels, E_A is the luck of one draw. There a slice over the threshold also passes within 4 times what honest
+roundings, eager's and two draws', left of that very slice (`Tolerance.noise`).
+
 No global percentage of matching elements: one wrong row in a hundred thousand is a wrong kernel.
 """
 
@@ -20,7 +24,8 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -82,6 +87,9 @@ _AS_HONEST = 4.0
 """Times autocast's error, or that of roundings to 16 bits: other places to round, and other luck. Where a column of a
 result is hardly anything but the rounding of a bias that cancels, autocast is 0.2 to 0.8 off, and an honest kernel 0.3
 (measured)."""
+_UNEVEN = 4.0
+"""Times the median of the slices that are not exact. An honest result's worst slice is less than that on normal values
+(but where causal attention's first token has no gradient), and up to hundreds of it where few terms decide."""
 _SEPARATION = 16.0
 """With nearer anchors the threshold would lie within 4 accept floors, where honest sequential sums land."""
 
@@ -100,6 +108,8 @@ class Tolerance:
     """Of honest arithmetic in that type, as `bias` measures it."""
     element: float = 0.0
     """In place of the threshold for single elements, where honest ones are further off than that allows."""
+    noise: Mapping[str, torch.Tensor] = field(default_factory=dict, compare=False)
+    """The rms error that honest roundings have in each slice, by kind of slice, where it is `uneven`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,33 +165,72 @@ def with_elements(limit: Tolerance, error: float) -> Tolerance:
     return replace(limit, element=_AS_HONEST * error)
 
 
+def with_noise(limit: Tolerance, noise: Mapping[str, torch.Tensor], element: float) -> Tolerance:
+    """A tolerance that also admits the errors of one more honest result: in slices `slice_noise`, and in elements
+    `element_error`."""
+    most = {name: torch.maximum(error, limit.noise.get(name, error)) for name, error in noise.items()}
+    return replace(limit, noise=most, element=max(limit.element, _AS_HONEST * element))
+
+
 def relaxed(limit: Tolerance, seeing: float) -> Tolerance:
     """A tolerance of a family that cannot see precision, at least as wide as one that can (`seeing`): small integers
     leave eager without any error, but not an honest kernel that divides by a sum."""
     return limit if limit.sees_precision else replace(limit, threshold=max(limit.threshold, seeing))
 
 
-def slice_error(output: torch.Tensor, truth: torch.Tensor, hits: torch.Tensor | None = None) -> tuple[float, str]:
+def slice_error(
+    output: torch.Tensor,
+    truth: torch.Tensor,
+    hits: torch.Tensor | None = None,
+    limit: Tolerance | None = None,
+) -> tuple[float, str]:
     """The largest relative slice error of `output` against the fp64 `truth`, and which slice it is in.
 
     With `hits` (how many index values name each row of the output, from `hot_rows.row_hits`), rows hit about equally
-    often are one more kind of slice.
+    often are one more kind of slice. Slices over the threshold of `limit` whose error is within `_AS_HONEST` times its
+    noise there do not count.
     Positions where the truth is not finite are left out here: `compare` checks them exactly.
     """
-    if not truth.numel():
-        return 0.0, "empty"
-    kinds = slices(output, truth)
-    hot = hot_row_slices(*errors(output, truth), hits) if hits is not None else None
-    worst, where, whole = 0.0, "none", float(kinds[0][2])
-    for name, error, scale in [*kinds, *([hot] if hot else [])]:
-        faint = _FP32_ULP * whole if name == "column" else 0.0
-        floor = max(1e-3 * float(scale.median()), faint, torch.finfo(torch.float32).tiny)
-        ratio = error / scale.clamp_min(floor)
-        ratio = torch.nan_to_num(ratio, nan=math.inf, posinf=math.inf)
+    worst, where = 0.0, "none" if truth.numel() else "empty"
+    for name, error, ratio in _ratios(output, truth, hits):
+        if limit is not None and limit.noise:
+            honest = (ratio > limit.threshold) & (error <= _AS_HONEST * limit.noise[name])
+            ratio = ratio.masked_fill(honest, 0.0)
         top = int(ratio.argmax())
         if float(ratio[top]) > worst:
             worst, where = float(ratio[top]), f"{name} {top}"
     return worst, where
+
+
+def slice_noise(output: torch.Tensor, truth: torch.Tensor, hits: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    """The rms error of every slice, by kind of slice, as `slice_error` takes it; infinite where a result is."""
+    return {name: error.nan_to_num(nan=math.inf) for name, error, _ratio in _ratios(output, truth, hits)}
+
+
+def uneven(output: torch.Tensor, truth: torch.Tensor, hits: torch.Tensor | None) -> bool:
+    """Whether the worst slice of an honest result tells of luck: its relative error is over `_UNEVEN` times the median
+    of those that have an error."""
+    for _name, _error, ratio in _ratios(output, truth, hits):
+        some = ratio[ratio > 0]
+        if some.numel() and float(some.max()) > _UNEVEN * float(some.median()):
+            return True
+    return False
+
+
+def _ratios(
+    output: torch.Tensor, truth: torch.Tensor, hits: torch.Tensor | None
+) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """(name, rms error, relative error) of the slices of every kind."""
+    if not truth.numel():
+        return
+    kinds = slices(output, truth)
+    hot = hot_row_slices(*errors(output, truth), hits) if hits is not None else None
+    whole = float(kinds[0][2])
+    for name, error, scale in [*kinds, *([hot] if hot else [])]:
+        faint = _FP32_ULP * whole if name == "column" else 0.0
+        floor = max(1e-3 * float(scale.median()), faint, torch.finfo(torch.float32).tiny)
+        ratio = error / scale.clamp_min(floor)
+        yield name, error, torch.nan_to_num(ratio, nan=math.inf, posinf=math.inf)
 
 
 def compare(
@@ -207,7 +256,7 @@ def compare(
     truth = representable(truth, dtype)
     output = forgiven(output, truth, eager)
     output = _instead(output, may_overflow & torch.isinf(output), truth)
-    error, where = slice_error(output, truth, hits)
+    error, where = slice_error(output, truth, hits, limit)
     excess = _element_excess(output, truth, limit, dtype)
     if error > limit.threshold:
         reason = (

@@ -12,7 +12,7 @@ from problems.catalog import bundled
 from tests.redteam.problems import make
 from worker.judge.inputs import families
 from worker.judge.numerics import rounding
-from worker.judge.numerics.comparison import degrade
+from worker.judge.numerics.comparison import Tolerance, degrade
 from worker.judge.numerics.rounding import (
     DRAWS,
     EmptySoftmax,
@@ -320,3 +320,28 @@ def test_what_rounding_does_to_one_number_everywhere_is_no_bias(channels: int, c
     honest = copy.deepcopy(instance.model).bfloat16()(*(each.bfloat16() for each in case.inputs)).float()
     assert "biased" not in case.judge((honest,))[0].reason
     assert not case.judge((1.1 * honest,))[0].passed
+
+
+def test_where_honest_errors_are_uneven_a_row_is_held_to_what_roundings_leave_of_it() -> None:
+    """Centred rows that lie around 100 are what rounding left of a difference: eager's luck in the worst of five
+    decides the threshold of all 256."""
+    forward = "y = x * 1.7; return y - y.mean(1, keepdim=True)"
+    x = torch.randn(256, 64, generator=torch.Generator().manual_seed(1))
+    assert not _case(forward, x.bfloat16()).tolerances[0].noise, "rows that are alike need no draws"
+    x[:5] += 100
+    case = _case(forward, x.bfloat16())
+    (limit,), (eager,) = case.tolerances, case.eager
+    noise = limit.noise["row"]
+    assert float(noise[:5].min()) > 8 * float(noise[5:].max())
+    luckier = replace(limit, threshold=limit.threshold / 16)
+
+    def passes(limit: Tolerance, row: int, error: float) -> bool:
+        """Eager's result with one row that is off by as much, in alternating signs."""
+        wrong = eager.double()
+        wrong[row] += error * torch.tensor([1.0, -1.0]).repeat(32)
+        return replace(case, tolerances=(limit,)).judge((wrong.bfloat16(),))[0].passed
+
+    assert not passes(replace(luckier, noise={}), 0, 0.0), "or eager is within the threshold"
+    assert passes(luckier, 0, 0.0) and passes(luckier, 0, float(noise[0]))
+    assert not passes(luckier, 0, 10 * float(noise[0]))
+    assert not passes(luckier, 100, float(noise[0])), "another row is held to its own"
