@@ -34,7 +34,7 @@ import torch
 
 from problems.catalog import Spec, Workload
 from worker.judge.exhibits import Exhibits
-from worker.judge.numerics.truth import Case
+from worker.judge.numerics.case import Case
 from worker.judge.reference.problem import Problem, call_reference
 from worker.judge.runners.bench import Contender, Workbench, Workshop
 from worker.judge.runners.sessions import Runner

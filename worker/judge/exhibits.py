@@ -25,7 +25,8 @@ from worker.judge.inputs.probes import (
     make_served,
     make_shapes,
 )
-from worker.judge.numerics.truth import PARKED_BYTES, Case, Truth, prepare_cases
+from worker.judge.numerics.case import PARKED_BYTES, Case
+from worker.judge.numerics.truth import Truth, prepare_cases
 from worker.judge.reference.domains import resolved
 from worker.judge.reference.footprint import memory_bytes
 from worker.judge.reference.problem import Instance, Problem

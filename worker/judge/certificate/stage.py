@@ -17,7 +17,7 @@ import torch
 from worker.judge.certificate.document import Outcome
 from worker.judge.certificate.parts import RefereeParts
 from worker.judge.exhibits import Exhibit
-from worker.judge.numerics.truth import Case
+from worker.judge.numerics.case import Case
 from worker.judge.report import Evaluation, EvaluationRequest
 from worker.judge.runners.bench import Workbench
 from worker.judge.trial import CONSTRUCT_LIMIT_S, FIRST_RUN_LIMIT_S, SUBJECT, Trial

@@ -7,8 +7,10 @@ import copy
 import torch
 
 from worker.judge.checks.values import judge_case
-from worker.judge.numerics.comparison import compare, slice_error, tolerance
-from worker.judge.numerics.truth import Case
+from worker.judge.numerics.case import Case
+from worker.judge.numerics.comparison import compare
+from worker.judge.numerics.measures import slice_error
+from worker.judge.numerics.tolerance import tolerance
 from worker.judge.reference.problem import Instance, call_reference
 from worker.judge.trial import RUN_LIMIT_S, SUBJECT, Trial
 from worker.judge.verdict import Verdict

@@ -6,7 +6,8 @@ import torch
 
 from worker.judge.checks import settings
 from worker.judge.exhibits import Exhibit
-from worker.judge.numerics.truth import Case, same_bits
+from worker.judge.numerics.case import Case
+from worker.judge.numerics.twin import same_bits
 from worker.judge.runners.bench import Workbench
 from worker.judge.trial import CONSTRUCT_LIMIT_S, FIRST_RUN_LIMIT_S, RUN_LIMIT_S, SUBJECT, Trial
 from worker.judge.verdict import Verdict

@@ -21,7 +21,7 @@ import torch
 from torch.nn import functional as F
 
 from worker.judge.dynamics.model import Shape
-from worker.judge.numerics.truth import unmoved
+from worker.judge.numerics.twin import unmoved
 from worker.judge.reference.problem import Instance, call_reference
 
 Operation = Callable[[tuple[Any, ...]], tuple[torch.Tensor, ...]]

@@ -15,7 +15,8 @@ import torch
 
 from problems.catalog import Domain, Param, Workload
 from worker.judge.inputs import families, ordered
-from worker.judge.numerics.truth import PARKED_BYTES, Case, Truth
+from worker.judge.numerics.case import PARKED_BYTES, Case
+from worker.judge.numerics.truth import Truth
 from worker.judge.reference.domains import resolved
 from worker.judge.reference.problem import Instance, Problem, call_reference
 from worker.judge.verdict import ReferenceFailed, ReferenceFull

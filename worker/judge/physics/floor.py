@@ -18,7 +18,7 @@ from dataclasses import replace
 import torch
 
 from worker.judge.exhibits import Exhibit
-from worker.judge.numerics.comparison import working_type
+from worker.judge.numerics.precision import working_type
 from worker.judge.physics.ceilings import Ceilings
 from worker.judge.physics.work import Work, least_work
 from worker.judge.report import Evaluation, WorkloadTiming

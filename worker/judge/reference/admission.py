@@ -19,7 +19,8 @@ import torch
 
 from problems.catalog import Domain, ProblemError, Workload, bundled
 from worker.judge.inputs import families
-from worker.judge.numerics.truth import Case, Truth
+from worker.judge.numerics.case import Case
+from worker.judge.numerics.truth import Truth
 from worker.judge.reference import flawed
 from worker.judge.reference.domains import infer_domains
 from worker.judge.reference.findings import ADMITTED, REFUSED, WARNED, Admission, FamilyFinding, refusal_of, warnings_of

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from problems.catalog import Precision
-from worker.judge.numerics.comparison import degrade, widened, working_type
-from worker.judge.numerics.truth import Case
+from worker.judge.numerics.case import Case
+from worker.judge.numerics.precision import degrade, widened, working_type
 from worker.judge.reference.problem import Instance, call_reference
 
 PRECISION = "one precision lower"

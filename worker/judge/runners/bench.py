@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from worker.judge.numerics.truth import Case
+from worker.judge.numerics.case import Case
 from worker.judge.reference.problem import Instance
 from worker.judge.runners.processes import threads_for
 from worker.judge.runners.sessions import Runner

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from worker.judge.exhibits import Exhibit
-from worker.judge.numerics.truth import Case
+from worker.judge.numerics.case import Case
 from worker.judge.runners.bench import Contender
 from worker.judge.timing.evicting import DeviceEviction, HostEviction
 from worker.judge.timing.fresh import Fresh

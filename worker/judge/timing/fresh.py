@@ -15,7 +15,7 @@ import torch
 from worker.judge.exhibits import Exhibit
 from worker.judge.inputs import families, real_values
 from worker.judge.inputs.freshening import Freshener
-from worker.judge.numerics.truth import Case
+from worker.judge.numerics.case import Case
 from worker.runner.mixing import MOST, SPAN, Mix, Mixer
 from worker.runner.values import tensors_of
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from worker.judge.exhibits import Exhibit
-from worker.judge.numerics.truth import Case
+from worker.judge.numerics.case import Case
 
 
 def recheck(exhibit: Exhibit, source: Case, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> str:

@@ -10,7 +10,8 @@ import torch
 from tests.redteam.problems import source_of
 from worker.judge.inputs import families, probes
 from worker.judge.inputs.probes import Variant, make_layouts, make_shapes
-from worker.judge.numerics.truth import Case, Truth
+from worker.judge.numerics.case import Case
+from worker.judge.numerics.truth import Truth
 from worker.judge.reference.domains import resolved
 from worker.judge.reference.problem import Problem
 from worker.judge.verdict import ReferenceFailed, ReferenceFull

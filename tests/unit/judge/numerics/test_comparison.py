@@ -8,17 +8,11 @@ import pytest
 import torch
 
 from problems.catalog import Precision
-from worker.judge.numerics.comparison import (
-    Tolerance,
-    compare,
-    degrade,
-    representable,
-    samples,
-    slice_error,
-    tolerance,
-    working_type,
-)
-from worker.judge.numerics.truth import _honest_error
+from worker.judge.numerics.comparison import compare
+from worker.judge.numerics.honest import error_of_honest
+from worker.judge.numerics.measures import samples, slice_error
+from worker.judge.numerics.precision import degrade, representable, working_type
+from worker.judge.numerics.tolerance import Tolerance, tolerance
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -277,8 +271,8 @@ class TestOverflow:
     limit = tolerance(1e-4, 0.5, torch.float16)
 
     def test_an_eager_result_that_overflows_does_not_make_everything_right(self) -> None:
-        honest = _honest_error(self.eager, self.truth, None)
-        broken = _honest_error(representable(self.truth * 1.25, torch.float16), self.truth, None, torch.float16)
+        honest = error_of_honest(self.eager, self.truth, None)
+        broken = error_of_honest(representable(self.truth * 1.25, torch.float16), self.truth, None, torch.float16)
         limit = tolerance(honest, broken, torch.float16)
         assert limit.threshold < 1e-2
         wrong = torch.where(self.truth.abs() < 5e4, self.truth * 1.1, self.truth).half()

@@ -12,7 +12,8 @@ from problems.catalog import bundled
 from tests.redteam.problems import make
 from worker.judge.inputs import families
 from worker.judge.numerics import rounding
-from worker.judge.numerics.comparison import Tolerance, degrade
+from worker.judge.numerics.case import Case
+from worker.judge.numerics.precision import degrade
 from worker.judge.numerics.rounding import (
     DRAWS,
     EmptySoftmax,
@@ -22,7 +23,8 @@ from worker.judge.numerics.rounding import (
     faithful,
     moved,
 )
-from worker.judge.numerics.truth import Case, Truth
+from worker.judge.numerics.tolerance import Tolerance
+from worker.judge.numerics.truth import Truth
 from worker.judge.reference.domains import resolved
 from worker.judge.reference.problem import Problem, call_reference
 

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from worker.judge.numerics import slices
-from worker.judge.numerics.comparison import bias, compare, element_error, slice_error, tolerance, unsure_signs
+from worker.judge.numerics.comparison import compare, unsure_signs
+from worker.judge.numerics.measures import bias, element_error, slice_error
+from worker.judge.numerics.tolerance import tolerance
 
 LIMIT = tolerance(1e-3, 1e-1, torch.float16)
 

@@ -9,7 +9,8 @@ import torch
 
 from problems.catalog import ProblemError, bundled
 from worker.judge.exhibits import Exhibits
-from worker.judge.numerics.truth import Case, Truth, prepare_cases
+from worker.judge.numerics.case import Case
+from worker.judge.numerics.truth import Truth, prepare_cases
 from worker.judge.reference.domains import resolved
 from worker.judge.reference.problem import Instance, Problem
 from worker.judge.verdict import ReferenceFailed

@@ -6,7 +6,8 @@ from __future__ import annotations
 import torch
 
 from worker.judge.certificate.stage import NotApplicable, bench_of, judge_outputs
-from worker.judge.numerics.truth import Case, copied, unmoved
+from worker.judge.numerics.case import Case
+from worker.judge.numerics.twin import copied, unmoved
 from worker.judge.reference.problem import Instance, call_reference
 from worker.judge.trial import RUN_LIMIT_S, SUBJECT, Trial
 from worker.runner.values import tensors_of

@@ -12,8 +12,10 @@ from dataclasses import replace
 import torch
 
 from worker.judge.certificate.stage import bench_of
-from worker.judge.numerics.comparison import Tolerance, compare, slice_error
-from worker.judge.numerics.truth import Case
+from worker.judge.numerics.case import Case
+from worker.judge.numerics.comparison import compare
+from worker.judge.numerics.measures import slice_error
+from worker.judge.numerics.tolerance import Tolerance
 from worker.judge.reference.problem import call_reference
 from worker.judge.trial import RUN_LIMIT_S, Trial
 from worker.judge.verdict import Verdict

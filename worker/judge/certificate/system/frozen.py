@@ -12,7 +12,7 @@ import torch
 
 from worker.judge.certificate.stage import NotApplicable, bench_of, exhibit_of, judge_outputs, made
 from worker.judge.exhibits import Exhibit
-from worker.judge.numerics.truth import Case
+from worker.judge.numerics.case import Case
 from worker.judge.trial import RUN_LIMIT_S, Trial
 
 NAME = "frozen inputs, unused results"
