@@ -1,7 +1,7 @@
 """Thresholds calibrated from both sides: between the errors of honest arithmetic and those of broken arithmetic.
 
-An *accept anchor* E_A is the error (`measures`) of honest arithmetic: eager in the problem's dtype, and not less than 16
-units of fp32 rounding: an honest sequential fp32 sum over 16,384 terms is 12 to 21 times worse than a blocked one,
+An *accept anchor* E_A is the error (`measures`) of honest arithmetic: eager in the problem's dtype, and not less than
+16 units of fp32 rounding: an honest sequential fp32 sum over 16,384 terms is 12 to 21 times worse than a blocked one,
 measured. A *reject anchor* E_R is the error of the reference one precision lower. The threshold is their
 geometric mean when they are at least 16 apart, but not below 64 * E_A as long as that is under a quarter of E_R;
 otherwise the family cannot see precision and 8 * E_A guards logic only (in fp32 at least 64 units of 16: a sequential
