@@ -12,8 +12,8 @@ import torch
 
 from problems.catalog import Domain, Precision
 from worker.judge.inputs import families
+from worker.judge.numerics.calibration import Calibration
 from worker.judge.numerics.case import PARKED_BYTES, Case
-from worker.judge.numerics.honest import Honest
 from worker.judge.numerics.hot_rows import row_hits
 from worker.judge.numerics.specials import Specials
 from worker.judge.numerics.tolerance import relaxed
@@ -55,7 +55,7 @@ class Truth:
         if specials:
             truth = specials.without_idle(truth)
         hits = tuple(self._hits(inputs, exact) for exact in truth)
-        limits = Honest(self._twin, inputs, truth, eager, hits).tolerances()
+        limits = Calibration(self._twin, inputs, truth, eager, hits).tolerances()
         unsure = specials.unsure(truth, nans, limits) if specials else ()
         return Case(family, inputs, truth, eager, limits, self._names(len(truth)), hits, changed, unsure)
 

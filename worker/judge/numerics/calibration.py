@@ -1,4 +1,5 @@
-"""The tolerance of each output, from what honest arithmetic makes of the inputs: eager, and other honest roundings."""
+"""The tolerance of each output of one call: what eager and other honest arithmetic make of its inputs, and what the
+same graph makes one precision lower."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ nearly one-hot, from a sum that was sequential, is 10 times as far off as by one
 
 
 @dataclass(frozen=True, slots=True)
-class Honest:
+class Calibration:
     """What is known of one call of a reference."""
 
     twin: Twin
@@ -33,13 +34,13 @@ class Honest:
     truth: tuple[torch.Tensor, ...]
     eager: tuple[torch.Tensor, ...]
     hits: tuple[torch.Tensor | None, ...]
-    """As in `comparison.slice_error`, for each output."""
+    """As in `measures.slice_error`, for each output."""
 
     def tolerances(self) -> tuple[Tolerance, ...]:
         """Of each output. Raises ReferenceFailed."""
         limits = self._limits()
-        for others in (self._autocast(), self._without_overflow()):
-            sides = zip(limits, others, self.truth, self.hits, strict=True)
+        for others in (self._autocast, self._without_overflow):
+            sides = zip(limits, others(), self.truth, self.hits, strict=True)
             limits = tuple(_loosened(limit, result, exact, counts) for limit, result, exact, counts in sides)
         return self._with_noise(self._with_common_roundings(limits))
 
