@@ -19,7 +19,9 @@ structlog.configure(logger_factory=lambda *_: structlog.WriteLogger(sys.stdout))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Where CI's cores are slow, exhaustive tests that have not begun in time are skipped, and named at the end."""
-    until = os.environ.get("CI_EXHAUSTIVE_UNTIL")
-    if until is not None and time.time() > float(until) and item.get_closest_marker("exhaustive") is not None:
-        pytest.skip("CI has no time left for it: `make test-exhaustive` runs it")
+    """Where CI's cores are slow, tests that have not begun in time are skipped, and named at the end: the exhaustive
+    ones first."""
+    exhaustive = item.get_closest_marker("exhaustive") is not None
+    until = os.environ.get("CI_EXHAUSTIVE_UNTIL" if exhaustive else "CI_TESTS_UNTIL")
+    if until is not None and time.time() > float(until):
+        pytest.skip(f"CI has no time left for it: `make {'test-exhaustive' if exhaustive else 'test'}` runs it")
