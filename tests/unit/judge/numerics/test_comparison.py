@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from problems.catalog import Precision
-from worker.judge.numerics.comparison import compare
 from worker.judge.numerics.calibration import error_of_honest
+from worker.judge.numerics.comparison import compare
 from worker.judge.numerics.measures import samples, slice_error
 from worker.judge.numerics.precision import degrade, representable, working_type
 from worker.judge.numerics.tolerance import Tolerance, tolerance
