@@ -85,7 +85,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--languages", default="", help="only in these, separated by commas")
     parser.add_argument("--hardware", help="default: this machine's GPU")
-    evaluators = "that share each device, and jobs at a time for it; more than one brought no more certificates an hour"
+    evaluators = "that share each device, and jobs at a time for it; two brought half as many certificates again as one"
     parser.add_argument("--evaluators", type=int, default=1, help=evaluators)
     parser.add_argument("--limit-s", type=float, help="stop after so many seconds, to go on later")
     parser.add_argument(
