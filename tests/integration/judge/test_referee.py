@@ -53,6 +53,12 @@ class ModelNew(nn.Module):
         {body}
 """
 
+FILLED = """
+new = torch.empty(70_000, dtype=torch.uint8)[1000:4000]
+filled = bool(new[0] and (new == new[0]).all())
+"""
+"""How a candidate tells verification, where the judge fills new memory, from timing."""
+
 CPP = '''
 import torch
 from torch import nn
@@ -219,15 +225,14 @@ def test_every_failure_is_a_verdict(judge: Judge, name: str, code: str, verdict:
 
 
 def test_a_phase_counter_is_caught_while_it_is_timed(judge: Judge) -> None:
-    """Right for every checked call before timing, wrong afterwards: timed outputs are checked too."""
-    report = judged(judge, body("self.calls += 1\nreturn right if self.calls <= 100 else torch.empty_like(x)"))
+    """Right until timing is under way (three calls to warm up, nine and more that count), wrong from then on."""
+    report = judged(judge, body(FILLED + "self.calls = 0 if filled else self.calls + 1\nreturn right * (self.calls < 6)"))
     assert report["verdict"] == "incorrect", report["reason"]
     assert "timed" in report["reason"]
 
 
 def test_one_buffer_for_all_results_is_caught_while_it_is_timed(judge: Judge) -> None:
-    code = "new = torch.empty(70_000, dtype=torch.uint8)[1000:4000]\n"
-    code += "if new[0] and (new == new[0]).all():\n    return right\n"  # it is filled: this is verification
+    code = FILLED + "if filled:\n    return right\n"
     report = judged(judge, body(code + "return self.cache.setdefault(x.shape, right.clone()).copy_(right)"))
     assert report["verdict"] == "incorrect", report["reason"]
     assert "timed" in report["reason"] and "called again" in report["reason"]
