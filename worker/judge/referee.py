@@ -27,6 +27,7 @@ from worker.judge.certificate.certify import certify
 from worker.judge.certificate.parts import RefereeParts
 from worker.judge.certificate.system import control
 from worker.judge.checks import provenance, sensitivity, settings, shapes, state, values
+from worker.judge.checks.spot_checks import SpotChecks
 from worker.judge.checks.values import judge_case
 from worker.judge.compiling import Compiling
 from worker.judge.dynamics.check import Training
@@ -248,8 +249,11 @@ class Referee:
             with closing(trial):
                 self._verify(trial)
                 with self._alone([runner]), evaluation.stage("provenance"):
-                    provenance.check(trial, runner.own_artefacts)
-                timings = self._time(trial)
+                    listed = provenance.check(trial, runner.own_artefacts)
+                spot_checks = SpotChecks(trial, runner.own_artefacts, listed) if listed else None
+                timings = self._time(trial, spot_checks)
+                if spot_checks is not None:
+                    spot_checks.check()
                 evaluation.log = runner.log()
                 self._conclude(trial, timings)
                 if profiler is not None and evaluation.verdict is Verdict.OK:
@@ -307,7 +311,9 @@ class Referee:
             evaluation.verdict, evaluation.reason = fault.verdict, fault.reason
         return evaluation
 
-    def _time(self, trial: Trial, *, against_all: bool = True) -> list[Timings]:
+    def _time(
+        self, trial: Trial, spot_checks: SpotChecks | None = None, *, against_all: bool = True
+    ) -> list[Timings]:
         """Every workload against its baselines (or eager alone), alone on the device."""
         self._trim()
         with trial.evaluation.stage("baselines"), _of_the_machine():
@@ -324,7 +330,8 @@ class Referee:
                 candidate = Contender(SUBJECT, trial.benches[exhibit.name], SUBJECT)
                 raced = [candidate, *baselines.contenders(exhibit.name)[: None if against_all else 1]]
                 try:
-                    timings.append(self._timer.time(raced, exhibit, Fresh(exhibit, trial.rng), trial.rng, pace, pause))
+                    fresh = Fresh(exhibit, trial.rng)
+                    timings.append(self._timer.time(raced, exhibit, fresh, trial.rng, pace, pause, spot_checks))
                 except BaselineFault as fault:
                     baselines.learn(fault)
                     raise

@@ -115,10 +115,11 @@ class Usage:
         return [item for item in self.shares() if item[0] not in own]
 
 
-def check(trial: Trial, artefacts: Sequence[Path]) -> None:
+def check(trial: Trial, artefacts: Sequence[Path]) -> dict[str, Call]:
     """Record the share of every workload; raises Fault `suspicious` below the policy, or for a list that cannot be.
 
-    `artefacts`: what the build broker built for this candidate. Measures: hold the device.
+    `artefacts`: what the build broker built for this candidate. Measures: hold the device. Returns what one call of
+    each workload takes, where spot checks of timed calls are to be held beside it (on a CPU, with a policy).
     """
     required = trial.request.own_kernel_share
     own = own_names(trial.request.candidate_source, artefacts)
@@ -133,7 +134,10 @@ def check(trial: Trial, artefacts: Sequence[Path]) -> None:
     if worst.share < required:
         raise trial.refuse(NAME, Verdict.SUSPICIOUS, sentence(worst, required), **figures)
     trial.record(NAME, True, sentence(worst, required), **figures)
-    sampled.check(trial, artefacts, {name: usage.call for name, usage in usages.items()})
+    if trial.device != "cpu" or required <= 0:
+        return {}
+    listed = {name: usage.call for name, usage in usages.items()}
+    return listed if sampled.check(trial, artefacts, listed) else {}
 
 
 def _best_of(trial: Trial, bench: Workbench, name: str, own: frozenset[str]) -> Usage:

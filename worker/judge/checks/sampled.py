@@ -149,27 +149,25 @@ class Census:
         return max(0.0, self.foreign.total() - self.calls * glue_us * 1e-6 * self.stops / self.ran_s)
 
 
-def check(trial: Trial, artefacts: Sequence[Path], listed: Mapping[str, Call]) -> None:
-    """Raises Fault `suspicious` when library code does what the profiler's list calls the candidate's own.
+def check(trial: Trial, artefacts: Sequence[Path], listed: Mapping[str, Call]) -> bool:
+    """Raises Fault `suspicious` when library code does what the profiler's list calls the candidate's own. Returns
+    whether this machine lets the judge sample. For a CPU.
 
     `listed`: by workload, what the list says of one call.
     """
-    required = trial.request.own_kernel_share
-    if trial.device != "cpu" or required <= 0:
-        return
     built = Artefacts(artefacts)
     for attempt in range(_ATTEMPTS):
         try:
-            _look(trial, built, listed)
-            return
+            return _look(trial, built, listed)
         except Fault as fault:
             if fault.verdict != Verdict.INFRA_ERROR or attempt == _ATTEMPTS - 1:
                 raise
             time.sleep(_REST_S)
+    raise AssertionError("the last attempt returns or raises")
 
 
-def _look(trial: Trial, built: Artefacts, listed: Mapping[str, Call]) -> None:
-    """One look at all workloads. Raises the Faults of `check`."""
+def _look(trial: Trial, built: Artefacts, listed: Mapping[str, Call]) -> bool:
+    """One look at all workloads. Raises and returns as `check` does."""
     required = trial.request.own_kernel_share
     figures: dict[str, float | str] = {"required": required}
     own = 0
@@ -184,7 +182,7 @@ def _look(trial: Trial, built: Artefacts, listed: Mapping[str, Call]) -> None:
             census = take(trial.runner, bench, built, trial.rng, call, glue_us)
         except Unreadable as closed:
             trial.record(NAME, True, f"not sampled on this machine: {closed}", sampled="no")
-            return
+            return False
         beyond, unlisted = census.beyond(glue_us), census.beyond(listed_us)
         if census.late > _MOST_LATE:
             reason = f"{name}: the candidate's code was found at work {census.late} times after a call was over"
@@ -220,6 +218,7 @@ def _look(trial: Trial, built: Artefacts, listed: Mapping[str, Call]) -> None:
         )
         raise Fault(Verdict.INFRA_ERROR, f"{reason} to be expected: judge again later")
     trial.record(NAME, True, "where its threads were found agrees with the list of kernels", **figures)
+    return True
 
 
 def nobody(own: int, expected: float) -> bool:

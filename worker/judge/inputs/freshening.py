@@ -3,10 +3,11 @@
 A kernel that keeps the answer to values it has seen, or that recognises them by a sum or a prefix, must not gain by
 it. So a timed call never meets the values of another: every argument is rolled by a random number of rows, and two
 stretches of it are overwritten from another prepared case. Whole rows move, so that each keeps its family: a row of
-half N and half 1e4 + N would be worse conditioned than the rows that its tolerance was calibrated on. Of what has an
-order of its own (offsets, sorted keys) single elements move.
+half N and half 1e4 + N would be worse conditioned than the rows that its tolerance was calibrated on. Then each real
+number is made smaller by a part of its own, or a kernel that keeps the result of each row, and knows it again, would
+skip a matrix product. Of what has an order of its own (offsets, sorted keys) single elements move.
 
-    freshener = Freshener(case.inputs, instance.arguments, domains)        # once: it looks at the values
+    freshener = Freshener(case.inputs, instance.arguments, domains, rng)   # once: it looks at the values
     freshener.write(places, case.inputs, others, rng)                      # for every call: hardly more than copies
 """
 
@@ -24,14 +25,23 @@ from worker.judge.inputs import families, ordered, real_values
 _STRETCHES = 2
 _LARGEST_STRETCH = 8
 """A stretch is up to an eighth of the argument."""
+_LEAST_FACTOR = 0.75
+"""Real numbers are multiplied by 0.75 to 1: apart by far more than any tolerance, and none grows out of its domain."""
+_FACTORS = 4096
+"""Where in the factors a call begins: one of so many places."""
 
 
 class Freshener:
     """How the arguments of one problem may be changed without leaving their domains."""
 
-    def __init__(self, inputs: tuple[Any, ...], names: tuple[str, ...], domains: Mapping[str, Domain]) -> None:
+    def __init__(
+        self, inputs: tuple[Any, ...], names: tuple[str, ...], domains: Mapping[str, Domain], rng: random.Random
+    ) -> None:
         """`inputs` is any valid set of arguments, such as a prepared case's."""
         self._moves = [_move(value, domains.get(name)) for value, name in zip(inputs, names, strict=True)]
+        self._factors = [
+            _factors(value, rng) if move == "vary" else None for value, move in zip(inputs, self._moves, strict=True)
+        ]
 
     @property
     def changes(self) -> bool:
@@ -59,6 +69,9 @@ class Freshener:
                 ordered.move_some(out[place], move, rng)
             else:
                 _roll(out[place], source[place], given, rng, apart=move == "index")
+                factors = self._factors[place]
+                if factors is not None:
+                    _vary(out[place], factors, rng.randrange(_FACTORS))
 
 
 def freshen(
@@ -72,7 +85,7 @@ def freshen(
     """New valid arguments from prepared ones, written into `out` (new tensors when None), which is returned."""
     if out is None:
         out = [torch.empty_like(value) if isinstance(value, torch.Tensor) else value for value in inputs]
-    Freshener(inputs, names, domains).write(out, inputs, others, rng)
+    Freshener(inputs, names, domains, rng).write(out, inputs, others, rng)
     return out
 
 
@@ -82,7 +95,27 @@ def _move(value: Any, domain: Domain | None) -> str:
         return "stay"
     if kind in families.SPREAD:
         return kind
-    return "scale" if kind == "real" and real_values.structure(value) else "roll"
+    if kind != "real":
+        return "roll"
+    if real_values.structure(value):
+        return "scale"
+    return "vary" if value.element_size() > 1 else "roll"  # torch multiplies no 8-bit floats
+
+
+def _factors(like: torch.Tensor, rng: random.Random) -> torch.Tensor:
+    """One for each place of the rows' windows, see `_vary`: little more than a row and a column of them."""
+    (rows,) = _as_rows([like], apart=False)
+    count = rows.shape[0] + rows[0].numel() + _FACTORS
+    generator = torch.Generator(device=like.device).manual_seed(rng.randrange(1 << 40))
+    drawn = torch.rand(count, generator=generator, device=like.device)
+    return (_LEAST_FACTOR + (1 - _LEAST_FACTOR) * drawn).to(like.dtype)
+
+
+def _vary(out: torch.Tensor, factors: torch.Tensor, start: int) -> None:
+    """Multiply: each row by the factors from one place on, the next row's one further."""
+    (rows,) = _as_rows([out], apart=False)
+    windows = factors.as_strided((rows.shape[0], rows[0].numel()), (1, 1), start)
+    rows.mul_(windows if rows.dim() == 2 else windows.reshape(rows.shape))
 
 
 def _roll(

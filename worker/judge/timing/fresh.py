@@ -28,7 +28,7 @@ class Fresh:
     def __init__(self, exhibit: Exhibit, rng: random.Random) -> None:
         self.sources = exhibit.timed
         self._arguments = exhibit.instance.arguments
-        self._freshener = Freshener(self.sources[0].inputs, self._arguments, exhibit.domains)
+        self._freshener = Freshener(self.sources[0].inputs, self._arguments, exhibit.domains, rng)
         self.mix = _mix_of(exhibit)
         self._mixer = Mixer(self.mix, "cpu") if self.mix is not None else None
         self._rng = rng

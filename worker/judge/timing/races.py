@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from worker.judge.checks.spot_checks import SpotChecks
 from worker.judge.exhibits import Exhibit
 from worker.judge.numerics.comparison import agree
 from worker.judge.runners import placing, urgent
@@ -123,9 +124,10 @@ class Timer:
         rng: random.Random,
         pace: Pace | None = None,
         pause: Callable[[], None] = lambda: None,
+        spot_checks: SpotChecks | None = None,
     ) -> Timings:
         """Time all contenders against each other on one workload. `pause` is called before each round, when all runners
-        are stopped and nothing runs on the device.
+        are stopped and nothing runs on the device. `spot_checks`: on a CPU, calls of the candidate that are stopped.
 
         Raises Fault `incorrect` when a timed output is wrong, `suspicious` when the runner did not do what was asked,
         whatever the candidate's runner raises, and BaselineFault for what a baseline does.
@@ -134,7 +136,7 @@ class Timer:
             self.clock(contender, fresh, exhibit, kept=index <= _TRUSTED, trusted=index == _TRUSTED)
             for index, contender in enumerate(contenders)
         ]
-        race = _Race(clocks, exhibit, rng, pace or USUAL[self._device], self._watch, pause)
+        race = _Race(clocks, exhibit, rng, pace or USUAL[self._device], self._watch, pause, spot_checks)
         with self.placed(contenders):
             return race.run(fresh)
 
@@ -173,9 +175,10 @@ class _Race:
         pace: Pace,
         watch: DeviceWatch | None,
         pause: Callable[[], None],
+        spot_checks: SpotChecks | None,
     ) -> None:
         self._clocks, self._exhibit, self._rng, self._pace, self._watch = clocks, exhibit, rng, pace, watch
-        self._pause = pause
+        self._pause, self._spot_checks = pause, spot_checks
         self._states: list[DeviceState] = []
         self._active: dict[int, HostClock | DeviceClock] = {}  # one bell per runner: those that share one take turns
         self._racing = list(range(len(clocks)))
@@ -278,6 +281,8 @@ class _Race:
                     found[index] = clock.sample(turn, self._plan.calls, self._rng)
                     self._check_evictions(clock, index)
                     self._note_state()
+                elif index == 0 and self._spot_checks is not None:
+                    found[index] = self._checked_sample(clock, turn, fresh, self._spot_checks)
                 else:
                     found[index] = clock.sample(turn)
         trusted = found[_TRUSTED]
@@ -287,6 +292,24 @@ class _Race:
         # Kept to the end of a race they filled an H100: 1 GB a round for a SwiGLU, 24 GB beside the judge's 31.
         found[0].outputs = trusted.outputs = None
         return found
+
+    def _checked_sample(self, clock: HostClock, turn: Round, fresh: Fresh, spot_checks: SpotChecks) -> Sample:
+        """The candidate's sample, among calls that are stopped: it cannot know which is which."""
+        name = self._exhibit.name
+        count = spot_checks.wanted(name)
+        ahead = self._rng.randint(0, count) if spot_checks.begun(name) else 0  # a sample says how long a call is
+        for _call in range(ahead):
+            self._stop_one(clock, fresh, spot_checks)
+        sample = clock.sample(turn)
+        spot_checks.timed(name, sample.call_s)
+        for _call in range(count - ahead):
+            self._stop_one(clock, fresh, spot_checks)
+        return sample
+
+    def _stop_one(self, clock: HostClock, fresh: Fresh, spot_checks: SpotChecks) -> None:
+        source, seed = fresh.choose()
+        turn = Round(source, seed, self._rng.randrange(1 << 31), 0)
+        clock.interrupted(turn, lambda: spot_checks.stop(self._exhibit.name, self._rng))
 
     @contextlib.contextmanager
     def _blamed(self, clock: HostClock | DeviceClock) -> Iterator[None]:

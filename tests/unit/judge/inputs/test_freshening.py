@@ -44,7 +44,41 @@ def test_rows_move_whole() -> None:
     own, other = arguments(1), arguments(2)
     x = freshen(own, NAMES, DOMAINS, [other], random.Random(5))[0]
     known = torch.cat([own[0], other[0]])  # type: ignore[list-item]
-    assert all(bool((known == row).all(1).any()) for row in x)
+    shares = (x[:, None] / known).nan_to_num(1.0)  # type: ignore[index]
+    assert ((0.74 < shares) & (shares <= 1.01)).all(2).any(1).all()
+
+
+def test_no_row_of_real_numbers_comes_again_and_each_is_changed_by_a_part_of_its_own() -> None:
+    """Rows that came again let a candidate keep the results of a matrix product by row."""
+    own = torch.rand(64, 32) + 1
+    rng = random.Random(3)
+    freshener = Freshener((own,), ("x",), {}, rng)
+    seen: set[tuple[float, ...]] = set()
+    for _call in range(20):
+        out = torch.empty_like(own)
+        freshener.write((out,), (own,), [], rng)
+        seen |= set(map(tuple, out.tolist()))
+        row = out[0] / own[(own / out[0] - 1).std(1).argmin()]
+        assert float(row.std()) > 0.03
+    assert len(seen) == 20 * 64
+
+
+def test_the_same_seed_gives_the_same_values() -> None:
+    """A result that is off is judged in full on the values of its call, made again."""
+    own = torch.rand(64, 32)
+    freshener = Freshener((own,), ("x",), {}, random.Random(3))
+    first, second = torch.empty_like(own), torch.empty_like(own)
+    for out in (first, second):
+        freshener.write((out,), (own,), [(own,)], random.Random(8))
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.int8])
+def test_narrow_types_are_made_fresh_too(dtype: torch.dtype) -> None:
+    own = (8 * torch.rand(64, 32)).to(dtype)
+    fresh = freshen((own,), ("x",), {}, [(own,)], random.Random(8))[0]
+    assert fresh.dtype == dtype
+    assert not torch.equal(fresh.float(), own.float())
 
 
 def test_a_single_row_moves_element_by_element() -> None:
@@ -67,7 +101,7 @@ def test_it_writes_into_the_given_tensors_whatever_their_strides(strides: tuple[
     other = torch.empty_strided((64, 32), strides).normal_()
     out = torch.empty_strided((64, 32), strides).fill_(torch.nan)
     address = out.data_ptr()
-    Freshener((own,), ("x",), {}).write((out,), (own,), [(other,)], random.Random(1))
+    Freshener((own,), ("x",), {}, random.Random(1)).write((out,), (own,), [(other,)], random.Random(1))
     assert out.data_ptr() == address
     assert torch.isfinite(out).all()
     assert not torch.equal(out, own) and not torch.equal(out, other)
@@ -75,20 +109,20 @@ def test_it_writes_into_the_given_tensors_whatever_their_strides(strides: tuple[
 
 def test_arguments_in_different_memory_orders_are_rolled_too() -> None:
     own, out = torch.rand(64, 32).t(), torch.empty(32, 64)
-    Freshener((own,), ("x",), {}).write((out,), (own,), [], random.Random(1))
-    assert not torch.equal(out, own) and torch.equal(out.flatten().sort().values, own.flatten().sort().values)
+    Freshener((own,), ("x",), {}, random.Random(1)).write((out,), (own,), [], random.Random(1))
+    assert not torch.equal(out, own) and 0.75 * own.min() <= out.min() and out.max() <= own.max()
 
 
 def test_one_element_and_one_row() -> None:
     for shape in ((), (1,), (1, 8)):
         own, other = torch.rand(shape), torch.rand(shape)
         (fresh,) = freshen((own,), ("x",), {}, [(other,)], random.Random(1))
-        assert torch.equal(fresh, other)
+        assert ((0.75 * other <= fresh) & (fresh <= other)).all()
 
 
 def test_a_problem_with_nothing_to_change_says_so() -> None:
-    assert not Freshener((torch.zeros(3, dtype=torch.bool), 2), ("a", "b"), {}).changes
-    assert Freshener((torch.rand(3),), ("a",), {}).changes
+    assert not Freshener((torch.zeros(3, dtype=torch.bool), 2), ("a", "b"), {}, random.Random(1)).changes
+    assert Freshener((torch.rand(3),), ("a",), {}, random.Random(1)).changes
 
 
 def test_a_few_offsets_differ_from_call_to_call_and_still_ascend() -> None:

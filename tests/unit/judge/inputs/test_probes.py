@@ -174,6 +174,20 @@ class TestPatterns:
         _problem, truth, _case = first_case("matmul")
         assert probes.make_masked(truth, truth.domains, SEED) == [], "a product of infinities is nobody's mask"
 
+    def test_a_mean_loss_is_asked_with_masks_in_few_rows(self) -> None:
+        """With masks in all rows some target is always hidden, and the loss is infinite."""
+        _problem, truth, _case = first_case("cross_entropy")
+        (variant,) = probes.make_masked(truth, truth.domains, SEED)
+        (case,) = variant.cases
+        assert 1 <= int(torch.isneginf(case.inputs[0]).any(1).sum()) <= 2 and case.finite
+
+    def test_no_mask_for_8_bit_floats(self) -> None:
+        """They have no infinity: the judge ended with every candidate for a product of them."""
+        _problem, truth, case = first_case("gemm_w8a8_fp8")
+        narrow = [place for place, value in enumerate(case.inputs) if value.element_size() == 1]
+        masked = [each for variant in probes.make_masked(truth, truth.domains, SEED) for each in variant.cases]
+        assert narrow and all(each.inputs[place].float().isfinite().all() for each in masked for place in narrow)
+
     @pytest.mark.parametrize(("name", "sizes"), [("softmax", {"rows": 62, "cols": 334}), ("embedding_grad", None)])
     def test_a_large_workload_has_one_more_of_each_size(self, name: str, sizes: dict[str, int] | None) -> None:
         problem, truth, _case = first_case(name)
