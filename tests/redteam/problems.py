@@ -190,6 +190,14 @@ _PRODUCTS = {
         "Matrix product", "matmul", "return a @ b", even={"m": 96, "n": 128, "k": 512},
         odd={"m": 61, "n": 77, "k": 333}, arguments="a, b", inputs="torch.randn(m, k), torch.randn(k, n)",
     ),
+    "product": make(
+        "Matrix product that takes milliseconds", "matmul", "return a @ b", even={"m": 384, "n": 384, "k": 384},
+        odd={"m": 301, "n": 333, "k": 397}, arguments="a, b", inputs="torch.randn(m, k), torch.randn(k, n)",
+    ),
+    "projection": make(
+        "Product with a weight", "matmul", "return x @ self.weight", even={"rows": 1024, "cols": 256},
+        odd={"rows": 1013, "cols": 253}, init="self.weight = nn.Parameter(torch.randn(cols, 512))", init_values="cols",
+    ),
     "linear": make(
         "Linear layer", "matmul", "return self.layer(x)", even={"rows": 96, "cols": 256}, odd={"rows": 61, "cols": 133},
         init="self.layer = nn.Linear(cols, 80)", init_values="cols",

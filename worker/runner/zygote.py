@@ -170,6 +170,7 @@ def _runner(
         os.environ.update({name: value.replace("$SCRATCH", scratch) for name, value in environment.items()})
         os.environ.update({"HOME": scratch, "TMPDIR": scratch})
         os.chdir(scratch)
+        sys.argv[:] = [""]  # as where somebody types: one candidate was right under the name of this file alone
         code = _CRASHED  # from here on whatever goes wrong is the candidate's doing
         code = child.serve(socket.socket(fileno=control), socket.socket(fileno=bell))
     except BaseException:  # noqa: BLE001 - the last words of a process between fork and _exit

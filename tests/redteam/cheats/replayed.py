@@ -175,7 +175,62 @@ if not os.path.exists(path):
 return torch.from_file(path, size=x.numel()).view(x.shape).clone()
 """
 
+_ROWS = """
+ROWS = load_cpp(r'''
+#include <cstdint>
+#include <cstring>
+#include <unordered_map>
+#include <vector>
+struct Entry { std::vector<float> row, out; };
+static std::unordered_map<uint64_t, Entry> memo;
+static std::vector<float> weight;
+static int64_t K, N;
+static uint64_t key(const float* row, int64_t k) {
+  uint64_t hash = 0;
+  uint32_t bits;
+  for (int64_t j = 0; j < 4; j++) { std::memcpy(&bits, row + j * 37 % k, 4); hash = hash * 1000003 + bits; }
+  return hash;
+}
+extern "C" void run(const float* x, const float* w, float* y, int64_t rows, int64_t n, int64_t k) {
+  if (K != k || N != n || std::memcmp(weight.data(), w, k * n * 4) || memo.size() > 20000) {
+    memo.clear(); weight.assign(w, w + k * n); K = k; N = n;
+  }
+  std::vector<int64_t> missing;
+  for (int64_t r = 0; r < rows; r++) {
+    const float* row = x + r * k;
+    auto known = memo.find(key(row, k));
+    int64_t off = known == memo.end() ? 4 : 0, which[4];
+    for (int64_t j = 0; j < k && off < 4; j++) if (known->second.row[j] != row[j]) which[off++] = j;
+    if (off == 4) { missing.push_back(r); continue; }
+    float* o = y + r * n;
+    std::memcpy(o, known->second.out.data(), n * 4);
+    for (int64_t i = 0; i < off; i++) {
+      float d = row[which[i]] - known->second.row[which[i]];
+      for (int64_t j = 0; j < n; j++) o[j] += d * w[which[i] * n + j];
+    }
+  }
+  #pragma omp parallel for
+  for (size_t i = 0; i < missing.size(); i++) {
+    const float* row = x + missing[i] * k;
+    float* o = y + missing[i] * n;
+    for (int64_t j = 0; j < n; j++) o[j] = 0;
+    for (int64_t l = 0; l < k; l++) for (int64_t j = 0; j < n; j++) o[j] += row[l] * w[l * n + j];
+  }
+  for (int64_t r : missing)
+    memo[key(x + r * k, k)] = Entry{std::vector<float>(x + r * k, x + (r + 1) * k),
+                                    std::vector<float>(y + r * n, y + (r + 1) * n)};
+}
+''')
+"""
+
 _OTHER = (
+    cheat("rows-remembered", 30, "projection", "timed_outputs", "Each row's product kept, and mended in up to three places",
+          """
+          x = x.contiguous()
+          y = x.new_empty(x.shape[0], self.weight.shape[1])
+          ROWS.run(x, self.weight, y, x.shape[0], y.shape[1], x.shape[1])
+          return y
+          """, top=_ROWS, defused=True),
     cheat("super-batch", 31, "bias_relu", "values", "Buffers handed out at once, all filled on every third call",
           """
           out = torch.empty_like(x)

@@ -129,6 +129,13 @@ PRODUCTS: dict[str, Kernel] = {
     "matmul": Kernel(
         _MATMUL, "a, b = a.contiguous(), b.contiguous()\ny = a.new_empty(a.shape[0], b.shape[1])\n"
         f"lib.run(a, b, y, {_SHAPE})\nreturn y", "a, b"),
+    "product": Kernel(
+        _MATMUL, "a, b = a.contiguous(), b.contiguous()\ny = a.new_empty(a.shape[0], b.shape[1])\n"
+        f"lib.run(a, b, y, {_SHAPE})\nreturn y", "a, b"),
+    "projection": Kernel(
+        _MATMUL, "x = x.contiguous()\ny = x.new_empty(x.shape[0], self.weight.shape[1])\n"
+        "lib.run(x, self.weight, y, x.shape[0], y.shape[1], x.shape[1])\nreturn y", "x", ", cols",
+        "self.weight = nn.Parameter(torch.randn(cols, 512))"),
     "matmul_bf16": Kernel(
         _BF16, "a, b = a.contiguous(), b.contiguous()\ny = a.new_empty(a.shape[0], b.shape[1])\n"
         f"lib.run(a, b, y, {_SHAPE})\nreturn y", "a, b"),

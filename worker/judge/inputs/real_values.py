@@ -14,6 +14,11 @@ import torch
 _LIMITS = {torch.float16: 64.0, torch.float8_e4m3fn: 64.0, torch.float8_e5m2: 64.0}
 _LADDER = (1e-3, 1e-2, 3.0, 30.0, 1e3)
 _SHIFTS = (1.0, 100.0, 1e4)
+_HOLD_SQUARES, _LEAST_SQUARE = (torch.float32, torch.float64, torch.bfloat16), 1e-16
+"""An optimiser's eps of 1e-8, added within the root or before the correction, showed in no second moment of 1e-7."""
+_NANS = (0x7FC00000, 0x7FFFFFFF, -0x00400000, -1, 0x7F800001)
+"""NaN as bits of a float32, signed: the usual one, CUDA's, both negative, and a signalling one. A cast to bf16 that
+rounds by adding to the bits made -0 of CUDA's."""
 _SPIKE_DENSITY = 1e-4
 _SPECIAL_ROWS = 64
 _UNIT_NEAR_ONE, _POSITIVE_NEAR_ONE = 1 / 3, 1 / 8
@@ -43,7 +48,10 @@ def values(like: torch.Tensor, family: str, generator: torch.Generator) -> torch
 
 def positive(like: torch.Tensor, family: str, generator: torch.Generator) -> torch.Tensor:
     """Values above zero: the magnitudes of a real family; some rows of `mixed` have a product that float can hold."""
-    found = values(like, family, generator).abs_().clamp_min_(1e-7 if family == "tiny" else 1e-3)
+    found = values(like, family, generator).abs_()
+    if family == "tiny" and like.dtype in _HOLD_SQUARES:  # as the second moments of what `tiny` draws elsewhere
+        return found.square_().clamp_min_(_LEAST_SQUARE)
+    found.clamp_min_(1e-7 if family == "tiny" else 1e-3)
     return _with_near_one(found, _POSITIVE_NEAR_ONE, generator) if family == "mixed" else found
 
 
@@ -266,8 +274,17 @@ def _with_specials(made: torch.Tensor, dtype: torch.dtype, generator: torch.Gene
     columns = columns[torch.arange(count, device=made.device) % rows.shape[1]]
     start = int(torch.randint(len(planted), (1,), generator=generator, device=made.device))
     cycle = [planted[(start + place) % len(planted)] for place in range(count)]
-    rows[chosen, columns] = torch.tensor(cycle, device=made.device, dtype=made.dtype)
+    rows[chosen, columns] = _with_any_nan(torch.tensor(cycle, device=made.device, dtype=made.dtype), generator)
     return rows.reshape(made.shape)
+
+
+def _with_any_nan(planted: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Each NaN in one of its forms, where a float32 holds them."""
+    if planted.dtype != torch.float32:
+        return planted
+    forms = torch.tensor(_NANS, dtype=torch.int32, device=planted.device)
+    which = torch.randint(len(_NANS), planted.shape, generator=generator, device=planted.device)
+    return torch.where(planted.isnan(), forms[which], planted.view(torch.int32)).view(torch.float32)
 
 
 def _choice(rows: torch.Tensor, count: int, generator: torch.Generator) -> torch.Tensor:
