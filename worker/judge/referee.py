@@ -311,9 +311,7 @@ class Referee:
             evaluation.verdict, evaluation.reason = fault.verdict, fault.reason
         return evaluation
 
-    def _time(
-        self, trial: Trial, spot_checks: SpotChecks | None = None, *, against_all: bool = True
-    ) -> list[Timings]:
+    def _time(self, trial: Trial, spot_checks: SpotChecks | None = None, *, against_all: bool = True) -> list[Timings]:
         """Every workload against its baselines (or eager alone), alone on the device."""
         self._trim()
         with trial.evaluation.stage("baselines"), _of_the_machine():

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.redteam.problems import source_of
 from worker.judge import client
 from worker.judge.client import Judge, JudgeOptions
 from worker.judge.report import EvaluationRequest
@@ -83,6 +84,32 @@ class ModelNew(nn.Module):
         x = x.contiguous()
         y = torch.empty_like(x)
         lib.relu(x, self.bias, y, *x.shape)
+        return y
+'''
+
+PRODUCT = '''
+import torch
+from torch import nn
+from kernelwright import load_cpp
+SOURCE = r"""
+#include <cstdint>
+extern "C" void product(const float* a, const float* b, float* y, int64_t m, int64_t n, int64_t k) {{
+  #pragma omp parallel for
+  for (int64_t i = 0; i < m; i++) {{
+    for (int64_t j = 0; j < n; j++) y[i * n + j] = 0;
+    for (int64_t l = 0; l < k; l++)
+      for (int64_t j = 0; j < n; j++) y[i * n + j] += a[i * k + l] * b[l * n + j];
+  }}
+}}
+"""
+lib = load_cpp(SOURCE)
+LAST = {{}}
+class ModelNew(nn.Module):
+    def forward(self, a, b):
+        {body}
+        a, b = a.contiguous(), b.contiguous()
+        y = a.new_empty(a.shape[0], b.shape[1])
+        lib.product(a, b, y, a.shape[0], b.shape[1], a.shape[1])
         return y
 '''
 
@@ -226,7 +253,9 @@ def test_every_failure_is_a_verdict(judge: Judge, name: str, code: str, verdict:
 
 def test_a_phase_counter_is_caught_while_it_is_timed(judge: Judge) -> None:
     """Right until timing is under way (three calls to warm up, nine and more that count), wrong from then on."""
-    report = judged(judge, body(FILLED + "self.calls = 0 if filled else self.calls + 1\nreturn right * (self.calls < 6)"))
+    report = judged(
+        judge, body(FILLED + "self.calls = 0 if filled else self.calls + 1\nreturn right * (self.calls < 6)")
+    )
     assert report["verdict"] == "incorrect", report["reason"]
     assert "timed" in report["reason"]
 
@@ -236,6 +265,17 @@ def test_one_buffer_for_all_results_is_caught_while_it_is_timed(judge: Judge) ->
     report = judged(judge, body(code + "return self.cache.setdefault(x.shape, right.clone()).copy_(right)"))
     assert report["verdict"] == "incorrect", report["reason"]
     assert "timed" in report["reason"] and "called again" in report["reason"]
+
+
+def test_torch_for_new_values_shows_in_calls_like_the_timed_ones(judge: Judge) -> None:
+    """Where the same values come again, as in the samples of provenance, the work is its own."""
+    body = "key = float(a.flatten()[:200].sum())\n        new, LAST[a.shape] = LAST.get(a.shape) != key, key\n"
+    body += "        if new:\n            return a @ b\n"
+    for added, verdict in (("", "ok"), (body, "suspicious")):
+        source = PRODUCT.format(body=added)
+        report = judge.evaluate(EvaluationRequest("c", source, "product", source_of("product"), "cpu", "cpp"))
+        assert report["verdict"] == verdict, report["reason"]
+    assert "calls like the timed ones" in report["reason"]
 
 
 def test_a_hang_is_a_timeout(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ ENTRIES: tuple[Entry, ...] = (
           "y = a.new_full((a.shape[0], b.shape[1]), float('nan'))\n"
           "BLAS.product(a.contiguous(), b.contiguous(), y, a.shape[0], b.shape[1], a.shape[1])\nreturn y",
           top=_DLSYM, expected=SUSPICIOUS | INCORRECT),
-    cheat("library-for-new-values", 21, "product", "provenance", "torch whenever the values are new, as when it is timed",
+    cheat("library-for-new-values", 21, "product", "provenance", "torch whenever the values are new, as when timed",
           """
           key = float(a.flatten()[:200].sum())
           new, LAST[a.shape] = LAST.get(a.shape) != key, key

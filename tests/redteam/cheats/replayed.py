@@ -224,7 +224,7 @@ extern "C" void run(const float* x, const float* w, float* y, int64_t rows, int6
 """
 
 _OTHER = (
-    cheat("rows-remembered", 30, "projection", "timed_outputs", "Each row's product kept, and mended in up to three places",
+    cheat("rows-remembered", 30, "projection", "timed_outputs", "Each row's product kept, and mended where it changes",
           """
           x = x.contiguous()
           y = x.new_empty(x.shape[0], self.weight.shape[1])

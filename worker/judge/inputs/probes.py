@@ -44,7 +44,7 @@ _BOTH_BYTES = 1 << 20
 _MASKED_SHARE, _MAX_MASKED = 0.05, 4
 _FEW_MASKED_ROWS, _MASKED_TRIES = 2, 3
 """Masks in so few rows where masks in all make a result infinite, as one of 1,024 targets is hidden then: for the mean
-of a loss that takes 0 times -inf there was no mask at all (two rows spare the targets of 128 classes nine times of ten)."""
+of a loss that takes 0 times -inf there was no mask at all. Two rows spare their targets nine times of ten."""
 _GAP = 3
 """Elements between the rows of a padded layout."""
 _GROSS_ERROR = 1e-2

@@ -239,10 +239,11 @@ def _strided(rows: torch.Tensor, limit: float, generator: torch.Generator) -> to
 
 
 def _sparse(rows: torch.Tensor, limit: float, generator: torch.Generator) -> torch.Tensor:
-    """Two rows of three are zero but for one element, anywhere."""
+    """Two rows of three are zero but for one element, anywhere: of either sign, as masks and ReLU leave them. They are
+    equal, and a sort by bits takes -0 for the smaller."""
     place = torch.randint(rows.shape[1], (rows.shape[0], 1), generator=generator, device=rows.device)
     kept = torch.arange(rows.shape[1], device=rows.device) == place
-    return torch.where(kept | (_choice(rows, 3, generator) == 0), rows, 0.0)
+    return torch.where(kept | (_choice(rows, 3, generator) == 0), rows, 0.0 * rows)
 
 
 def _plain(rows: torch.Tensor, limit: float, generator: torch.Generator) -> torch.Tensor:

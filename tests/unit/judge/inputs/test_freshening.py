@@ -45,7 +45,7 @@ def test_rows_move_whole() -> None:
     x = freshen(own, NAMES, DOMAINS, [other], random.Random(5))[0]
     known = torch.cat([own[0], other[0]])  # type: ignore[list-item]
     shares = (x[:, None] / known).nan_to_num(1.0)  # type: ignore[index]
-    assert ((0.74 < shares) & (shares <= 1.01)).all(2).any(1).all()
+    assert ((shares > 0.74) & (shares <= 1.01)).all(2).any(1).all()
 
 
 def test_no_row_of_real_numbers_comes_again_and_each_is_changed_by_a_part_of_its_own() -> None:
