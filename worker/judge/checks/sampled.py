@@ -61,7 +61,7 @@ _PATIENCE = 20.0
 times as long."""
 _DOUBTFUL = 4
 _Z, _FEWEST = 3.0, 8
-_MOST_LATE = 2
+MOST_LATE = 2
 _CALL_LIMIT_S = 60.0
 
 
@@ -184,7 +184,7 @@ def _look(trial: Trial, built: Artefacts, listed: Mapping[str, Call]) -> bool:
             trial.record(NAME, True, f"not sampled on this machine: {closed}", sampled="no")
             return False
         beyond, unlisted = census.beyond(glue_us), census.beyond(listed_us)
-        if census.late > _MOST_LATE:
+        if census.late > MOST_LATE:
             reason = f"{name}: the candidate's code was found at work {census.late} times after a call was over"
             raise trial.refuse(LATE, Verdict.SUSPICIOUS, reason, late_samples=census.late, own_samples=census.own)
         own += census.own

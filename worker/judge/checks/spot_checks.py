@@ -7,6 +7,8 @@ values and cold caches. At a random moment in it the judge reads where the threa
 
     foreign = stops in foreign code - what glue (allocation, views) and the profiler's list account for
 
+Some stops come later, while a result is copied whose call is over: nobody's code but torch's has to run then.
+
 The candidate is refused where the lower end of the interval of foreign / (own + foreign) is above what the job's policy
 leaves to others (`sampled.least_share`). There is no doubt here: few samples decide nothing, `sampled` has looked.
 """
@@ -30,8 +32,12 @@ from worker.judge.trial import Trial
 from worker.judge.verdict import Verdict
 
 NAME = "own kernel share, timed calls"
-_A_ROUND, _ENOUGH, _MOST = 3, 24, 48
-"""Stops in each round of a race, until so many threads were found in own or foreign code, or so many stops made."""
+LATE_SHARE = 0.25
+"""Of the stops, while results are copied. `sampled` looks for late work too; on slow cores that three other loads shared, a
+Tensor.copy_ that computed was once not seen."""
+_A_ROUND, _A_SLOW_ROUND, _SLOW_S, _ENOUGH, _MOST = 4, 2, 0.25, 24, 64
+"""Stops in each round of a race, fewer where a call takes so many seconds, until so many threads were found in own or
+foreign code, or so many stops made."""
 _COLD = 4.0
 """How much longer glue takes with cold caches: of honest calls."""
 _SLEPT_S = 3e-4
@@ -47,7 +53,12 @@ class Found:
     """What glue may take of a call, with cold caches."""
     calls_s: list[float] = field(default_factory=list)
     """Of calls that were not stopped."""
+    keeps_s: list[float] = field(default_factory=list)
+    """Of the copies of their results."""
     stops: int = 0
+    late_stops: int = 0
+    late: int = 0
+    """Of them, those that found the candidate's code at work."""
     own: int = 0
     foreign: Counter[str] = field(default_factory=Counter)
     """By the file's name."""
@@ -55,7 +66,7 @@ class Found:
     @property
     def wanted(self) -> bool:
         """Whether more stops would help."""
-        return self.stops < _MOST and self.own + self.foreign.total() < _ENOUGH
+        return self.stops + self.late_stops < _MOST and self.own + self.foreign.total() < _ENOUGH
 
     @property
     def beyond(self) -> float:
@@ -77,20 +88,24 @@ class SpotChecks:
 
     def wanted(self, workload: str) -> int:
         """How many of a workload's calls to stop in the next round."""
-        return _A_ROUND if self._found[workload].wanted and not self._unreadable else 0
+        found = self._found[workload]
+        slow = bool(found.calls_s) and found.calls_s[-1] > _SLOW_S
+        return (_A_SLOW_ROUND if slow else _A_ROUND) if found.wanted and not self._unreadable else 0
 
     def begun(self, workload: str) -> bool:
         """Whether it is known how long a call is."""
         return bool(self._found[workload].calls_s)
 
-    def timed(self, workload: str, call_s: float) -> None:
-        """A call that was not stopped took so long."""
+    def timed(self, workload: str, call_s: float, keep_s: float) -> None:
+        """A call that was not stopped took so long, and the copy of its result."""
         self._found[workload].calls_s.append(call_s)
+        self._found[workload].keeps_s.append(keep_s)
 
-    def stop(self, workload: str, rng: random.Random) -> None:
-        """Wait for a random moment of the call that has just begun, stop the runner, and look."""
+    def stop(self, workload: str, rng: random.Random, *, late: bool) -> None:
+        """Wait for a random moment of the call that has just begun or, `late`, of the copy of its result, stop the
+        runner, and look."""
         found, runner = self._found[workload], self._trial.runner
-        _wait(rng.random() * statistics.median(found.calls_s))
+        _wait(rng.random() * statistics.median(found.keeps_s if late else found.calls_s))
         runner.freeze()
         threads: list[tuple[Whose, str]] = []
         try:
@@ -101,8 +116,13 @@ class SpotChecks:
             self._unreadable = str(closed)
         finally:
             runner.thaw()
+        own = sum(whose is Whose.OWN for whose, _name in threads)
+        if late:
+            found.late_stops += 1
+            found.late += own > 0
+            return
         found.stops += 1
-        found.own += sum(whose is Whose.OWN for whose, _name in threads)
+        found.own += own
         found.foreign.update(name for whose, name in threads if whose is Whose.FOREIGN)
 
     def check(self) -> None:
@@ -114,7 +134,10 @@ class SpotChecks:
             own += found.own
             beyond += found.beyond
             figures |= {f"own_samples/{name}": found.own, f"foreign_samples/{name}": round(found.beyond, 1)}
-            figures[f"stops/{name}"] = found.stops
+            figures |= {f"stops/{name}": found.stops, f"late_samples/{name}": found.late}
+            if found.late > sampled.MOST_LATE:
+                reason = f"{name}: the candidate's code was found at work at {found.late} of {found.late_stops} stops"
+                raise self._trial.refuse(NAME, Verdict.SUSPICIOUS, f"{reason} after a timed call was over", **figures)
             least = max(sampled.least_share(found.beyond, found.own), sampled.least_share(beyond, own))
             if least > 1 - required:
                 where = ", ".join(f"{file} {count}" for file, count in found.foreign.most_common(3))

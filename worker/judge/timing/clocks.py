@@ -193,10 +193,11 @@ class HostClock:
         assert outputs is not None, "asked of a contender whose results are not kept"
         return outputs
 
-    def interrupted(self, turn: Round, stop: Callable[[], None]) -> None:
-        """A call that nobody times: `stop` is called when it has begun, and until then it is like those that are."""
+    def interrupted(self, turn: Round, stop: Callable[[], None], *, late: bool) -> None:
+        """A call that nobody times: `stop` is called when it has begun or, `late`, when its result has been asked for,
+        and until then it is like those that are."""
         self.prepare(turn, turn.nonce)
-        self._call(turn.nonce, stop)
+        self._call(turn.nonce, *((None, stop) if late else (stop, None)))
 
     def held(self, turn: Round, later: int) -> tuple[torch.Tensor, ...]:
         """Its outputs on the values of a round, taken when it has been called so often on others, in another slot."""
@@ -219,14 +220,16 @@ class HostClock:
         """What the call of a round was given."""
         return self._fresh.inputs(turn.source, turn.seed + nonce - turn.nonce, [nonce])
 
-    def _call(self, nonce: int, meanwhile: Callable[[], None] | None = None) -> Sample:
+    def _call(
+        self, nonce: int, within: Callable[[], None] | None = None, after: Callable[[], None] | None = None
+    ) -> Sample:
         """The call and, at once, its result. Last of all come the few values that no one could know: when its threads
         have resumed, since they run for some 0.2 ms by then, in which two cores prepared half of a call of 0.5 ms."""
         bench = self.contender.bench
         bench.runner.thaw()
         self._fresh.mix_into(bench.slot_tensors(0), nonce)
-        call_s = self._ring(protocol.CALL, CALL_LIMIT_S, number=0, meanwhile=meanwhile)
-        keep_s = self._ring(protocol.KEEP, CALL_LIMIT_S) if self._kept else 0.0
+        call_s = self._ring(protocol.CALL, CALL_LIMIT_S, number=0, meanwhile=within)
+        keep_s = self._ring(protocol.KEEP, CALL_LIMIT_S, meanwhile=after) if self._kept else 0.0
         outputs = bench.read() if self._kept else None  # now: bytes that are still missing show
         bench.runner.freeze()
         return Sample(call_s, keep_s, self._overhead_s, nonce, outputs)

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from worker.judge.checks.spot_checks import SpotChecks
+from worker.judge.checks.spot_checks import LATE_SHARE, SpotChecks
 from worker.judge.exhibits import Exhibit
 from worker.judge.numerics.comparison import agree
 from worker.judge.runners import placing, urgent
@@ -301,7 +301,7 @@ class _Race:
         for _call in range(ahead):
             self._stop_one(clock, fresh, spot_checks)
         sample = clock.sample(turn)
-        spot_checks.timed(name, sample.call_s)
+        spot_checks.timed(name, sample.call_s, sample.keep_s)
         for _call in range(count - ahead):
             self._stop_one(clock, fresh, spot_checks)
         return sample
@@ -309,7 +309,8 @@ class _Race:
     def _stop_one(self, clock: HostClock, fresh: Fresh, spot_checks: SpotChecks) -> None:
         source, seed = fresh.choose()
         turn = Round(source, seed, self._rng.randrange(1 << 31), 0)
-        clock.interrupted(turn, lambda: spot_checks.stop(self._exhibit.name, self._rng))
+        late = self._rng.random() < LATE_SHARE
+        clock.interrupted(turn, lambda: spot_checks.stop(self._exhibit.name, self._rng, late=late), late=late)
 
     @contextlib.contextmanager
     def _blamed(self, clock: HostClock | DeviceClock) -> Iterator[None]:

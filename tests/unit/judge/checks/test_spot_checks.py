@@ -49,7 +49,9 @@ def trial() -> Any:
     return made
 
 
-def checks_of(trial: Any, monkeypatch: pytest.MonkeyPatch, found: list[list[tuple[Whose, str]]]) -> SpotChecks:
+def checks_of(
+    trial: Any, monkeypatch: pytest.MonkeyPatch, found: list[list[tuple[Whose, str]]], *, late: bool = False
+) -> SpotChecks:
     """After a race in which each stop found one of `found`."""
     left = iter(found)
     monkeypatch.setattr(spot_checks, "Process", lambda *_args: SimpleNamespace(threads=lambda: next(left)))
@@ -57,9 +59,9 @@ def checks_of(trial: Any, monkeypatch: pytest.MonkeyPatch, found: list[list[tupl
     monkeypatch.setattr(spot_checks.glue, "slowness", lambda: 1.0)
     made = SpotChecks(trial, [], LISTED)
     assert not made.begun("even")
-    made.timed("even", 1e-3)
+    made.timed("even", 1e-3, 1e-4)
     for _stop in found:
-        made.stop("even", random.Random(1))
+        made.stop("even", random.Random(1), late=late)
     return made
 
 
@@ -83,6 +85,13 @@ def test_a_few_stops_decide_nothing(trial: Any, monkeypatch: pytest.MonkeyPatch)
     assert trial.evaluation.checks[-1].passed
 
 
+def test_own_code_while_results_are_copied_is_suspicious(trial: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    checks_of(trial, monkeypatch, [[MINE]] * 2 + [[TORCH]] * 4, late=True).check()
+    with pytest.raises(Fault) as caught:
+        checks_of(trial, monkeypatch, [[MINE]] * 3 + [[TORCH]] * 3, late=True).check()
+    assert "3 of 6 stops after a timed call was over" in caught.value.reason
+
+
 def test_a_runner_goes_on_after_each_stop(trial: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     checks_of(trial, monkeypatch, [[MINE]] * 3)
     assert trial.runner.frozen == [True, False] * 3
@@ -96,7 +105,7 @@ def test_where_nothing_can_be_read_no_more_calls_are_stopped(trial: Any, monkeyp
         raise Unreadable("/proc/PID/maps: no")
 
     monkeypatch.setattr(spot_checks, "Process", closed)
-    made.stop("even", random.Random(1))
+    made.stop("even", random.Random(1), late=False)
     assert made.wanted("even") == 0
     made.check()
     assert "not made on this machine" in trial.evaluation.checks[-1].detail
@@ -107,7 +116,7 @@ def test_enough_is_enough() -> None:
     assert found.wanted
     found.own += 1
     assert not found.wanted
-    assert not Found(LISTED["even"], glue_us=0.0, stops=48).wanted
+    assert not Found(LISTED["even"], glue_us=0.0, stops=50, late_stops=14).wanted
 
 
 def test_what_glue_and_the_list_take_of_a_call_is_not_held_against_it() -> None:
