@@ -33,8 +33,8 @@ from worker.judge.verdict import Verdict
 
 NAME = "own kernel share, timed calls"
 LATE_SHARE = 0.25
-"""Of the stops, while results are copied. `sampled` looks for late work too: beside three other loads, on slow cores, it
-did not see a Tensor.copy_ that computed."""
+"""Of the stops, while results are copied. `sampled` looks for late work too: on slow cores that three other loads had a
+part of it did not see a Tensor.copy_ that computed."""
 _A_ROUND, _A_SLOW_ROUND, _SLOW_S, _ENOUGH, _MOST = 4, 2, 0.25, 24, 64
 """Stops in each round of a race, fewer where a call takes so many seconds, until so many threads were found in own or
 foreign code, or so many stops made."""
