@@ -4,8 +4,9 @@ A kernel that keeps the answer to values it has seen, or that recognises them by
 it. So a timed call never meets the values of another: every argument is rolled by a random number of rows, and two
 stretches of it are overwritten from another prepared case. Whole rows move, so that each keeps its family: a row of
 half N and half 1e4 + N would be worse conditioned than the rows that its tolerance was calibrated on. Then each real
-number is made smaller by a part of its own, or a kernel that keeps the result of each row, and knows it again, would
-skip a matrix product. Of what has an order of its own (offsets, sorted keys) single elements move.
+number comes nearer to its row's first by a part of its own, or a kernel that keeps the result of each row, and knows it
+again, would skip a matrix product. (Nearer to zero, a row of 1e4 + N would be spread over thousands.) Of what has an
+order of its own (offsets, sorted keys) single elements move.
 
     freshener = Freshener(case.inputs, instance.arguments, domains, rng)   # once: it looks at the values
     freshener.write(places, case.inputs, others, rng)                      # for every call: hardly more than copies
@@ -26,7 +27,7 @@ _STRETCHES = 2
 _LARGEST_STRETCH = 8
 """A stretch is up to an eighth of the argument."""
 _LEAST_FACTOR = 0.75
-"""Real numbers are multiplied by 0.75 to 1: apart by far more than any tolerance, and none grows out of its domain."""
+"""Of the distance to the row's first number 0.75 to 1 is left: other values by far more than any tolerance."""
 _FACTORS = 4096
 """Where in the factors a call begins: one of so many places."""
 
@@ -99,7 +100,8 @@ def _move(value: Any, domain: Domain | None) -> str:
         return "roll"
     if real_values.structure(value):
         return "scale"
-    return "vary" if value.element_size() > 1 else "roll"  # torch multiplies no 8-bit floats
+    # Torch multiplies no 8-bit floats, and a vector is rows of one number.
+    return "vary" if value.element_size() > 1 and value.dim() > 1 else "roll"
 
 
 def _factors(like: torch.Tensor, rng: random.Random) -> torch.Tensor:
@@ -112,10 +114,11 @@ def _factors(like: torch.Tensor, rng: random.Random) -> torch.Tensor:
 
 
 def _vary(out: torch.Tensor, factors: torch.Tensor, start: int) -> None:
-    """Multiply: each row by the factors from one place on, the next row's one further."""
+    """Each row by the factors from one place on, the next row's one further."""
     (rows,) = _as_rows([out], apart=False)
     windows = factors.as_strided((rows.shape[0], rows[0].numel()), (1, 1), start)
-    rows.mul_(windows if rows.dim() == 2 else windows.reshape(rows.shape))
+    first = rows[..., :1].clone()
+    torch.lerp(first, rows, windows if rows.dim() == 2 else windows.reshape(rows.shape), out=rows)
 
 
 def _roll(

@@ -175,7 +175,7 @@ class _Race:
         pace: Pace,
         watch: DeviceWatch | None,
         pause: Callable[[], None],
-        spot_checks: SpotChecks | None,
+        spot_checks: SpotChecks | None = None,
     ) -> None:
         self._clocks, self._exhibit, self._rng, self._pace, self._watch = clocks, exhibit, rng, pace, watch
         self._pause, self._spot_checks = pause, spot_checks

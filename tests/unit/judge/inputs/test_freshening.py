@@ -44,8 +44,9 @@ def test_rows_move_whole() -> None:
     own, other = arguments(1), arguments(2)
     x = freshen(own, NAMES, DOMAINS, [other], random.Random(5))[0]
     known = torch.cat([own[0], other[0]])  # type: ignore[list-item]
-    shares = (x[:, None] / known).nan_to_num(1.0)  # type: ignore[index]
-    assert ((shares > 0.74) & (shares <= 1.01)).all(2).any(1).all()
+    shares = ((x[:, None] - x[:, None, :1]) / (known - known[:, :1])).nan_to_num(1.0)  # type: ignore[index]
+    moved = (x[:, None, 0] == known[:, 0]) & ((shares > 0.7) & (shares < 1.1)).all(2)  # type: ignore[index]
+    assert moved.any(1).all()
 
 
 def test_no_row_of_real_numbers_comes_again_and_each_is_changed_by_a_part_of_its_own() -> None:
@@ -58,8 +59,8 @@ def test_no_row_of_real_numbers_comes_again_and_each_is_changed_by_a_part_of_its
         out = torch.empty_like(own)
         freshener.write((out,), (own,), [], rng)
         seen |= set(map(tuple, out.tolist()))
-        row = out[0] / own[(own / out[0] - 1).std(1).argmin()]
-        assert float(row.std()) > 0.03
+        source = own[(own[:, 0] == out[0, 0]).nonzero()[0, 0]]
+        assert float(((out[0] - source) / (source - source[0]))[1:].std()) > 0.03
     assert len(seen) == 20 * 64
 
 
@@ -110,14 +111,14 @@ def test_it_writes_into_the_given_tensors_whatever_their_strides(strides: tuple[
 def test_arguments_in_different_memory_orders_are_rolled_too() -> None:
     own, out = torch.rand(64, 32).t(), torch.empty(32, 64)
     Freshener((own,), ("x",), {}, random.Random(1)).write((out,), (own,), [], random.Random(1))
-    assert not torch.equal(out, own) and 0.75 * own.min() <= out.min() and out.max() <= own.max()
+    assert not torch.equal(out, own) and own.min() <= out.min() and out.max() <= own.max()
 
 
 def test_one_element_and_one_row() -> None:
     for shape in ((), (1,), (1, 8)):
         own, other = torch.rand(shape), torch.rand(shape)
         (fresh,) = freshen((own,), ("x",), {}, [(other,)], random.Random(1))
-        assert ((0.75 * other <= fresh) & (fresh <= other)).all()
+        assert torch.equal(fresh.flatten()[:1], other.flatten()[:1])
 
 
 def test_a_problem_with_nothing_to_change_says_so() -> None:

@@ -26,16 +26,65 @@ class _Told:
         return call
 
 
+class _Filled:
+    """Fresh values of which the seeds are written down."""
+
+    def __init__(self) -> None:
+        self.seeds: list[int] = []
+        self.numbers: list[int] = []
+
+    def fill(self, _tensors: Any, _source: Any, seed: int) -> None:
+        self.seeds.append(seed)
+
+    def mix_into(self, _tensors: Any, number: int) -> None:
+        self.numbers.append(number)
+
+    def inputs(self, _source: Any, seed: int, numbers: list[int]) -> tuple[Any, ...]:
+        return seed, *numbers
+
+
+def _clock(runner: Any, fresh: Any, eviction: Any) -> HostClock:
+    bench = _Told([], {"slot_tensors": [torch.zeros(1)], "poison": None, "read": (torch.zeros(1),)})
+    vars(bench)["runner"] = runner
+    contender: Any = _Told([], {})
+    vars(contender)["bench"] = bench
+    return HostClock(contender, fresh, eviction, kept=True, trusted=False)
+
+
+def test_a_call_that_is_repeated_has_values_of_its_own_which_can_be_made_again() -> None:
+    """On the same ones a candidate that only mends what changed is as fast as it likes."""
+    waited_s = iter(range(100))  # it always had to wait for a core
+    runner: Any = _Told([], {"freeze": None, "thaw": None, "ring": 1e-3})
+    vars(runner)["waited_s"] = lambda: float(next(waited_s))
+    fresh = _Filled()
+    clock = _clock(runner, fresh, _Told([], {"flush": None}))
+    source: Any = None
+    turn = Round(source, 10, 200, 0)
+    sample = clock.sample(turn)
+    assert len(fresh.seeds) == len(set(fresh.seeds)) > 1
+    given = dict(zip(fresh.numbers, fresh.seeds, strict=True))
+    assert clock.inputs(turn, sample.nonce) == (given[sample.nonce], sample.nonce)
+    clock.outputs(turn, sample.nonce)
+    assert fresh.seeds[-1] == given[sample.nonce]
+
+
+def test_a_call_is_stopped_within_or_while_its_result_is_copied() -> None:
+    rung: list[bool] = []
+    runner: Any = _Told([], {"freeze": None, "thaw": None})
+    vars(runner)["ring"] = lambda *_what, meanwhile=None, **_how: rung.append(meanwhile is not None) or 1e-3
+    clock = _clock(runner, _Filled(), _Told([], {"flush": None}))
+    source: Any = None
+    for late in (False, True):
+        clock.interrupted(Round(source, 1, 2, 0), lambda: None, late=late)
+    assert rung == [True, False, False, True]
+
+
 def test_what_nobody_could_know_is_written_when_the_runner_runs_and_just_before_it_is_called() -> None:
     done: list[str] = []
     runner = _Told(done, {"freeze": None, "thaw": None, "ring": 1e-3, "waited_s": 0.0})
-    bench = _Told([], {"slot_tensors": [torch.zeros(1)], "poison": None, "read": (torch.zeros(1),)})
-    vars(bench)["runner"] = runner
     fresh: Any = _Told(done, {"fill": None, "mix_into": None})
     eviction: Any = _Told(done, {"flush": None})
-    contender: Any = _Told([], {})
-    vars(contender)["bench"] = bench
-    clock = HostClock(contender, fresh, eviction, kept=True, trusted=False)
+    clock = _clock(runner, fresh, eviction)
     source: Any = None
     assert clock.sample(Round(source, 1, 2, 0)).call_s == 1e-3
     assert done == [

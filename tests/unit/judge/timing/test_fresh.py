@@ -51,7 +51,7 @@ def test_the_inputs_of_a_call_can_be_made_again(exhibit: Exhibit) -> None:
 
 def test_a_result_in_doubt_is_judged_on_the_values_of_its_call(exhibit: Exhibit) -> None:
     fresh = Fresh(exhibit, random.Random(2))
-    source, seed = fresh.choose()
+    source, seed = next(found for found in iter(fresh.choose, None) if found[0].family == "normal")  # sees precision
     inputs = fresh.inputs(source, seed, [5])
     right = torch.softmax(inputs[0] + inputs[1], -1)
     assert recheck(exhibit, source, inputs, (right,)) == ""
