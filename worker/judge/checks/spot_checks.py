@@ -19,7 +19,6 @@ import contextlib
 import random
 import statistics
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,15 +28,17 @@ from worker.judge.checks.sampled import Call
 from worker.judge.runners import quiet
 from worker.judge.runners.pointers import Artefacts, Process, Unreadable, Whose
 from worker.judge.trial import Trial
-from worker.judge.verdict import Verdict
+from worker.judge.verdict import Fault, Verdict
 
 NAME = "own kernel share, timed calls"
-LATE_SHARE = 0.25
+_SHARE, _LEAST_SHARE = 0.75, 0.5
+"""How likely each call is one to stop: at first, and where it is slow or enough are known. Never 0: a candidate knows
+which of its calls were stopped, and what was known of the next it could use."""
+_SLOW_S, _ENOUGH = 0.25, 24
+"""Seconds of a slow call; stops that found own or foreign code."""
+_LATE_SHARE = 0.25
 """Of the stops, while results are copied. `sampled` looks for late work too: on slow cores that three other loads had a
 part of it did not see a Tensor.copy_ that computed."""
-_A_ROUND, _A_SLOW_ROUND, _SLOW_S, _ENOUGH, _MOST = 4, 2, 0.25, 24, 64
-"""Stops in each round of a race, fewer where a call takes so many seconds, until so many threads were found in own or
-foreign code, or so many stops made."""
 _COLD = 4.0
 """How much longer glue takes with cold caches: of honest calls."""
 _SLEPT_S = 3e-4
@@ -46,10 +47,11 @@ _SLEPT_S = 3e-4
 
 @dataclass(slots=True)
 class Found:
-    """What the stops of one workload's calls found."""
+    """What the stops of one workload's calls found. A stop counts as one, however many threads it finds: they were all
+    found at the same moment."""
 
     call: Call
-    glue_us: float
+    glue_us: float = 0.0
     """What glue may take of a call, with cold caches."""
     calls_s: list[float] = field(default_factory=list)
     """Of calls that were not stopped."""
@@ -59,22 +61,55 @@ class Found:
     late_stops: int = 0
     late: int = 0
     """Of them, those that found the candidate's code at work."""
-    own: int = 0
-    foreign: Counter[str] = field(default_factory=Counter)
-    """By the file's name."""
+    own: float = 0.0
+    foreign: dict[str, float] = field(default_factory=dict)
+    """Shares of stops by the file's name."""
+
+    def add(self, threads: Sequence[tuple[Whose, str]], *, late: bool) -> None:
+        """Count one stop."""
+        told = [(whose, name) for whose, name in threads if whose in (Whose.OWN, Whose.FOREIGN)]
+        own = sum(whose is Whose.OWN for whose, _name in told)
+        if late:
+            self.late_stops += 1
+            self.late += own > 0
+            return
+        self.stops += 1
+        for whose, name in told:
+            if whose is Whose.FOREIGN:
+                self.foreign[name] = self.foreign.get(name, 0.0) + 1 / len(told)
+        self.own += own / len(told) if told else 0.0
 
     @property
-    def wanted(self) -> bool:
-        """Whether more stops would help."""
-        return self.stops + self.late_stops < _MOST and self.own + self.foreign.total() < _ENOUGH
+    def share(self) -> float:
+        """How likely the next call is one to stop."""
+        if not self.calls_s:
+            return 0.0  # nobody knows yet how long one is
+        enough = self.own + sum(self.foreign.values()) >= _ENOUGH
+        return _LEAST_SHARE if enough or self.calls_s[-1] > _SLOW_S else _SHARE
 
     @property
     def beyond(self) -> float:
-        """Samples in foreign code that neither glue nor the list explains."""
+        """Stops in foreign code that neither glue nor the list explains."""
         if not self.calls_s:
             return 0.0
-        explained = min(1.0, (self.glue_us + self.call.others_us) * 1e-6 / statistics.median(self.calls_s))
-        return max(0.0, self.foreign.total() - self.stops * explained)
+        listed = self.call.others_us / self.call.wall_us if self.call.wall_us else 0.0
+        explained = min(1.0, listed + self.glue_us * 1e-6 / statistics.median(self.calls_s))
+        return max(0.0, sum(self.foreign.values()) - self.stops * explained)
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """One stop to come: called when a call has begun or, `late`, when its result has been asked for."""
+
+    checks: SpotChecks
+    workload: str
+    moment: float
+    """How far into the call, or into the copy, as a share."""
+    late: bool
+
+    def __call__(self) -> None:
+        """Wait for the moment, stop the runner, and look."""
+        self.checks.look(self)
 
 
 class SpotChecks:
@@ -83,47 +118,42 @@ class SpotChecks:
     def __init__(self, trial: Trial, artefacts: Sequence[Path], listed: Mapping[str, Call]) -> None:
         """`listed`: by workload, what the profiler's list says of one call."""
         self._trial, self._built = trial, Artefacts(artefacts)
-        self._found = {name: Found(call, self._glue_us(name)) for name, call in listed.items()}
-        self._unreadable = ""
+        self._found = {name: Found(call) for name, call in listed.items()}
 
-    def wanted(self, workload: str) -> int:
-        """How many of a workload's calls to stop in the next round."""
-        found = self._found[workload]
-        slow = bool(found.calls_s) and found.calls_s[-1] > _SLOW_S
-        return (_A_SLOW_ROUND if slow else _A_ROUND) if found.wanted and not self._unreadable else 0
-
-    def begun(self, workload: str) -> bool:
-        """Whether it is known how long a call is."""
-        return bool(self._found[workload].calls_s)
+    def share(self, workload: str) -> float:
+        """How likely the next call is one to stop."""
+        return self._found[workload].share
 
     def timed(self, workload: str, call_s: float, keep_s: float) -> None:
-        """A call that was not stopped took so long, and the copy of its result."""
-        self._found[workload].calls_s.append(call_s)
-        self._found[workload].keeps_s.append(keep_s)
+        """A call that was not stopped took so long, and the copy of its result. The first one's workload is being
+        raced: what glue takes is measured now."""
+        found = self._found[workload]
+        if not found.calls_s:
+            backward = self._trial.benches[workload].instance.backward
+            found.glue_us = _COLD * glue.allowance_us(backward=backward, slowness=glue.slowness())
+        found.calls_s.append(call_s)
+        found.keeps_s.append(keep_s)
 
-    def stop(self, workload: str, rng: random.Random, *, late: bool) -> None:
-        """Wait for a random moment of the call that has just begun or, `late`, of the copy of its result, stop the
-        runner, and look."""
-        found, runner = self._found[workload], self._trial.runner
-        _wait(rng.random() * statistics.median(found.keeps_s if late else found.calls_s))
-        runner.freeze()
+    def next_stop(self, workload: str, rng: random.Random) -> Stop:
+        """For a call that is like the timed ones until then."""
+        return Stop(self, workload, rng.random(), rng.random() < _LATE_SHARE)
+
+    def look(self, stop: Stop) -> None:
+        """Make a stop. Raises Fault `infra_error` where the runner cannot be read any more."""
+        found, runner = self._found[stop.workload], self._trial.runner
+        _wait(stop.moment * statistics.median(found.keeps_s if stop.late else found.calls_s))
         threads: list[tuple[Whose, str]] = []
+        runner.freeze()
         try:
             for pid in quiet.runner_tree(runner._pid):
                 with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                     threads += Process(pid, self._built).threads()
         except Unreadable as closed:
-            self._unreadable = str(closed)
+            reason = f"{NAME}: the runner could be sampled before, and not while it is timed: {closed}"
+            raise Fault(Verdict.INFRA_ERROR, reason) from closed
         finally:
             runner.thaw()
-        own = sum(whose is Whose.OWN for whose, _name in threads)
-        if late:
-            found.late_stops += 1
-            found.late += own > 0
-            return
-        found.stops += 1
-        found.own += own
-        found.foreign.update(name for whose, name in threads if whose is Whose.FOREIGN)
+        found.add(threads, late=stop.late)
 
     def check(self) -> None:
         """Raises Fault `suspicious` when library code ran in calls like the timed ones."""
@@ -133,26 +163,22 @@ class SpotChecks:
         for name, found in self._found.items():
             own += found.own
             beyond += found.beyond
-            figures |= {f"own_samples/{name}": found.own, f"foreign_samples/{name}": round(found.beyond, 1)}
-            figures |= {f"stops/{name}": found.stops, f"late_samples/{name}": found.late}
+            figures |= {f"own_stops/{name}": round(found.own, 1), f"foreign_stops/{name}": round(found.beyond, 1)}
+            figures |= {f"stops/{name}": found.stops, f"late_stops/{name}": found.late}
             if found.late > sampled.MOST_LATE:
                 reason = f"{name}: the candidate's code was found at work at {found.late} of {found.late_stops} stops"
                 raise self._trial.refuse(NAME, Verdict.SUSPICIOUS, f"{reason} after a timed call was over", **figures)
             least = max(sampled.least_share(found.beyond, found.own), sampled.least_share(beyond, own))
             if least > 1 - required:
-                where = ", ".join(f"{file} {count}" for file, count in found.foreign.most_common(3))
+                most = sorted(found.foreign.items(), key=lambda item: -item[1])[:3]
+                where = ", ".join(f"{file} {stops:.0f}" for file, stops in most)
                 reason = (
                     f"{name}: of calls like the timed ones at least {least:.0%} is not in code that was built for the "
-                    f"candidate ({beyond:.0f} samples beyond glue against {own:.0f}; {where}), though it was when the "
+                    f"candidate ({beyond:.0f} stops beyond glue against {own:.0f}; {where}), though it was when the "
                     f"same values came again; the policy asks for {required:.0%} own code"
                 )
                 raise self._trial.refuse(NAME, Verdict.SUSPICIOUS, reason, **figures)
-        detail = f"not made on this machine: {self._unreadable}" if self._unreadable else "agree with the list"
-        self._trial.record(NAME, True, f"stops in calls like the timed ones {detail}", **figures)
-
-    def _glue_us(self, workload: str) -> float:
-        backward = self._trial.benches[workload].instance.backward
-        return _COLD * glue.allowance_us(backward=backward, slowness=glue.slowness())
+        self._trial.record(NAME, True, "stops in calls like the timed ones agree with the list", **figures)
 
 
 def _wait(seconds: float) -> None:

@@ -214,9 +214,9 @@ def make_masked(truth: Truth, domains: Mapping[str, Domain], seed: int) -> list[
 
 def _with_a_mask(truth: Truth, domains: Mapping[str, Domain], name: str, generator: torch.Generator) -> Case | None:
     """None where every mask of this argument makes a result infinite."""
-    instance = truth.instance
-    for attempt in range(_MASKED_TRIES):
-        params = instance.workload.params
+    instance, params = truth.instance, truth.instance.workload.params
+    tries = _MASKED_TRIES if any(_integral(value) for value in instance.like) else 1  # else nothing can be spared
+    for attempt in range(tries):
         inputs = families.draw(instance.like, instance.arguments, domains, params, "normal", generator)
         inputs = tuple(
             _masked(each, generator, few=attempt > 0) if other == name else each

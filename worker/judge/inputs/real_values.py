@@ -18,7 +18,8 @@ _HOLD_SQUARES, _LEAST_SQUARE = (torch.float32, torch.float64, torch.bfloat16), 1
 """An optimiser's eps of 1e-8, added within the root or before the correction, showed in no second moment of 1e-7."""
 _NANS = (0x7FC00000, 0x7FFFFFFF, -0x00400000, -1, 0x7F800001)
 """NaN as bits of a float32, signed: the usual one, CUDA's, both negative, and a signalling one. A cast to bf16 that
-rounds by adding to the bits made -0 of CUDA's."""
+rounds by adding to the bits made -0 of CUDA's. Negative ones on a CPU only: where CUDA's sort puts them was not looked
+at."""
 _SPIKE_DENSITY = 1e-4
 _SPECIAL_ROWS = 64
 _UNIT_NEAR_ONE, _POSITIVE_NEAR_ONE = 1 / 3, 1 / 8
@@ -239,11 +240,12 @@ def _strided(rows: torch.Tensor, limit: float, generator: torch.Generator) -> to
 
 
 def _sparse(rows: torch.Tensor, limit: float, generator: torch.Generator) -> torch.Tensor:
-    """Two rows of three are zero but for one element, anywhere: of either sign, as masks and ReLU leave them. They are
-    equal, and a sort by bits takes -0 for the smaller."""
+    """Two rows of three are zero but for one element, anywhere: on a CPU of either sign, as masks and ReLU leave them.
+    They are equal, and a sort by bits takes -0 for the smaller. (On a GPU torch's own sort was not looked at.)"""
     place = torch.randint(rows.shape[1], (rows.shape[0], 1), generator=generator, device=rows.device)
     kept = torch.arange(rows.shape[1], device=rows.device) == place
-    return torch.where(kept | (_choice(rows, 3, generator) == 0), rows, 0.0 * rows)
+    zero = 0.0 * rows if rows.device.type == "cpu" else torch.zeros_like(rows[:1])
+    return torch.where(kept | (_choice(rows, 3, generator) == 0), rows, zero)
 
 
 def _plain(rows: torch.Tensor, limit: float, generator: torch.Generator) -> torch.Tensor:
@@ -283,8 +285,9 @@ def _with_any_nan(planted: torch.Tensor, generator: torch.Generator) -> torch.Te
     """Each NaN in one of its forms, where a float32 holds them."""
     if planted.dtype != torch.float32:
         return planted
-    forms = torch.tensor(_NANS, dtype=torch.int32, device=planted.device)
-    which = torch.randint(len(_NANS), planted.shape, generator=generator, device=planted.device)
+    some = _NANS if planted.device.type == "cpu" else tuple(bits for bits in _NANS if bits > 0)
+    forms = torch.tensor(some, dtype=torch.int32, device=planted.device)
+    which = torch.randint(len(some), planted.shape, generator=generator, device=planted.device)
     return torch.where(planted.isnan(), forms[which], planted.view(torch.int32)).view(torch.float32)
 
 

@@ -194,10 +194,10 @@ class Runner:
         calls: int = 0,
         number: int = 0,
         spin_s: float = 0.0,
-        meanwhile: Callable[[], None] | None = None,
+        then: Callable[[], None] | None = None,
     ) -> float:
         """Ring the bell, wait for the answer (so long without sleeping), and return the seconds between on the judge's
-        clock. `meanwhile` is called when the bell has been rung."""
+        clock. `then` is called when the bell has been rung."""
         self._refuse_when_dead()
         try:
             protocol.refuse_surplus(self._bell)
@@ -205,8 +205,8 @@ class Runner:
             protocol.ring_bell(
                 self._bell, command, flags=flags, count=count, lead=lead, first=first, calls=calls, number=number
             )
-            if meanwhile is not None:
-                meanwhile()
+            if then is not None:
+                then()
             answer = protocol.await_bell(self._bell, timeout_s, spin_s=spin_s)
             elapsed_s = time.perf_counter() - start
             if answer == protocol.OK:

@@ -81,7 +81,8 @@ class Sample:
     keep_s: float
     null_s: float
     """What to subtract, if this contender is the trusted one."""
-    nonce: int
+    turn: Round
+    """Whose values it had: a call that is repeated has others than those of its round."""
     outputs: tuple[torch.Tensor, ...] | None
     """Of one call, until they are checked."""
     waited_s: float = 0.0
@@ -154,55 +155,58 @@ class HostClock:
         self._overhead_s = rings[_RINGS // 4]
         return self._overhead_s
 
-    def sample(self, turn: Round) -> Sample:
+    def sample(self, turn: Round, rng: random.Random, before: Callable[[], None] = lambda: None) -> Sample:
         """One call, repeated while it had to wait for a core; the least disturbed of a few if it always had to. Each
-        has values of its own: with the same ones and another nonce, a candidate that looked for what had changed summed
-        rows at 2.6 times eager's speed on a busy machine, where its honest twin had 0.8."""
+        has a round's values of its own: with the same ones and another nonce, a candidate that looked for what had
+        changed summed rows at 2.6 times eager's speed on a busy machine, where its honest twin had 0.8. `before` is
+        called before each."""
         runner = self.contender.bench.runner
         best: Sample | None = None
         least_share = float("inf")
         for attempt in range(_ATTEMPTS):
-            nonce = turn.nonce + attempt
-            self.prepare(turn, nonce)
+            if attempt:
+                time.sleep(_PAUSE_S)
+                turn = Round(*self._fresh.choose(), rng.randrange(1 << 31), turn.kept)
+            before()
+            self.prepare(turn)
             before_s = runner.waited_s()
-            sample = self._call(nonce)
+            sample = self._call(turn)
             sample.waited_s = max(0.0, runner.waited_s() - before_s - _RESUMING_S)
             share = sample.waited_s / max(sample.call_s + sample.keep_s, _SHORTEST_S)
             if share < least_share:
                 best, least_share = sample, share
             if sample.calm or self.patience_s <= 0:
                 break
-            time.sleep(_PAUSE_S)
             self.patience_s -= _PAUSE_S + sample.call_s
         assert best is not None
         return best
 
-    def prepare(self, turn: Round, nonce: int) -> None:
+    def prepare(self, turn: Round) -> None:
         """Fresh values and cold caches, while the runner is stopped."""
         bench = self.contender.bench
         bench.runner.freeze()
-        self._fresh.fill(bench.slot_tensors(0), turn.source, turn.seed + nonce - turn.nonce)
+        self._fresh.fill(bench.slot_tensors(0), turn.source, turn.seed)
         if self._kept:
             bench.poison()
         self._eviction.flush()
 
-    def outputs(self, turn: Round, nonce: int) -> tuple[torch.Tensor, ...]:
+    def outputs(self, turn: Round) -> tuple[torch.Tensor, ...]:
         """This contender's outputs on the values of a round, untimed."""
-        self.prepare(turn, nonce)
-        outputs = self._call(nonce).outputs
+        self.prepare(turn)
+        outputs = self._call(turn).outputs
         assert outputs is not None, "asked of a contender whose results are not kept"
         return outputs
 
     def interrupted(self, turn: Round, stop: Callable[[], None], *, late: bool) -> None:
         """A call that nobody times: `stop` is called when it has begun or, `late`, when its result has been asked for,
         and until then it is like those that are."""
-        self.prepare(turn, turn.nonce)
-        self._call(turn.nonce, *((None, stop) if late else (stop, None)))
+        self.prepare(turn)
+        self._call(turn, *((None, stop) if late else (stop, None)))
 
     def held(self, turn: Round, later: int) -> tuple[torch.Tensor, ...]:
         """Its outputs on the values of a round, taken when it has been called so often on others, in another slot."""
         bench, runner = self.contender.bench, self.contender.bench.runner
-        self.prepare(turn, turn.nonce)
+        self.prepare(turn)
         runner.thaw()
         self._fresh.mix_into(bench.slot_tensors(0), turn.nonce)
         self._ring(protocol.CALL, CALL_LIMIT_S, number=0)
@@ -216,23 +220,23 @@ class HostClock:
         runner.freeze()
         return outputs
 
-    def inputs(self, turn: Round, nonce: int) -> tuple[Any, ...]:
+    def inputs(self, turn: Round) -> tuple[Any, ...]:
         """What the call of a round was given."""
-        return self._fresh.inputs(turn.source, turn.seed + nonce - turn.nonce, [nonce])
+        return self._fresh.inputs(turn.source, turn.seed, [turn.nonce])
 
     def _call(
-        self, nonce: int, within: Callable[[], None] | None = None, after: Callable[[], None] | None = None
+        self, turn: Round, within: Callable[[], None] | None = None, after: Callable[[], None] | None = None
     ) -> Sample:
         """The call and, at once, its result. Last of all come the few values that no one could know: when its threads
         have resumed, since they run for some 0.2 ms by then, in which two cores prepared half of a call of 0.5 ms."""
         bench = self.contender.bench
         bench.runner.thaw()
-        self._fresh.mix_into(bench.slot_tensors(0), nonce)
-        call_s = self._ring(protocol.CALL, CALL_LIMIT_S, number=0, meanwhile=within)
-        keep_s = self._ring(protocol.KEEP, CALL_LIMIT_S, meanwhile=after) if self._kept else 0.0
+        self._fresh.mix_into(bench.slot_tensors(0), turn.nonce)
+        call_s = self._ring(protocol.CALL, CALL_LIMIT_S, number=0, then=within)
+        keep_s = self._ring(protocol.KEEP, CALL_LIMIT_S, then=after) if self._kept else 0.0
         outputs = bench.read() if self._kept else None  # now: bytes that are still missing show
         bench.runner.freeze()
-        return Sample(call_s, keep_s, self._overhead_s, nonce, outputs)
+        return Sample(call_s, keep_s, self._overhead_s, turn, outputs)
 
 
 class DeviceClock:
@@ -297,19 +301,19 @@ class DeviceClock:
         chain_s = self._chain(calls, nonce=turn.nonce, first=first, made=made)
         if not self._kept:
             bench.runner.freeze()
-            return Sample(chain_s, 0.0, 0.0, turn.nonce, None, calls=made)
+            return Sample(chain_s, 0.0, 0.0, turn, None, calls=made)
         keep_s = self._ring(protocol.KEEP, CALL_LIMIT_S, number=turn.kept - first)
         # After its own chain, so that all contenders' chains start alike: a device that has just run 40 evictions more
         # is 5 % faster (measured on an H200 by timing eager against itself).
         null_s = self._null(calls, nonce=turn.nonce) if self.trusted else 0.0
         bench.runner.freeze()
-        return Sample(chain_s, keep_s, null_s, turn.nonce, bench.read(), calls=made)
+        return Sample(chain_s, keep_s, null_s, turn, bench.read(), calls=made)
 
-    def inputs(self, turn: Round, nonce: int) -> tuple[Any, ...]:
+    def inputs(self, turn: Round) -> tuple[Any, ...]:
         """What the call whose result was asked for was given: its slot's values, as mixed by it and those before it."""
         slots = self.contender.bench.slots
         slot = turn.kept % slots
-        numbers = [step_number(nonce, step) for step in range(slot, turn.kept + 1, slots)]
+        numbers = [step_number(turn.nonce, step) for step in range(slot, turn.kept + 1, slots)]
         return self._fresh.inputs(turn.source, turn.seed + slot, numbers)
 
     def proven(self) -> bool:

@@ -57,7 +57,11 @@ class Fresh:
 
     def inputs(self, source: Case, seed: int, numbers: Sequence[int]) -> tuple[Any, ...]:
         """The argument list that `fill` and, in turn, the values of these numbers make, in tensors of its own."""
-        targets = [tensor.clone() for tensor in tensors_of(source.inputs)]
+        # In the slot's strides: what are rows, and what of them is changed, hangs on those.
+        targets = [
+            torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+            for like in tensors_of(source.inputs)
+        ]
         self.fill(targets, source, seed)
         if self.mix is not None:
             mixer = Mixer(self.mix, str(targets[self.mix.tensor].device))

@@ -96,7 +96,9 @@ def _block(clock: HostClock | DeviceClock, bell: _Bell, plan: Plan, fresh: Fresh
     for _ in range(CHAINS if isinstance(clock, DeviceClock) else SAMPLES):
         source, seed = fresh.choose()
         turn = Round(source, seed, rng.randrange(1 << 31), kept=0)
-        samples.append(clock.sample(turn, plan.calls, rng) if isinstance(clock, DeviceClock) else clock.sample(turn))
+        samples.append(
+            clock.sample(turn, plan.calls, rng) if isinstance(clock, DeviceClock) else clock.sample(turn, rng)
+        )
         clock.contender.bench.runner.thaw()
     if clock.trusted:
         plan.keep_s += [sample.keep_s for sample in samples]

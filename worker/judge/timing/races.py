@@ -1,9 +1,10 @@
 """Timing on the judge's clock: candidate and baselines in turn, fresh values, cold caches, timed outputs checked.
 
-Each round times every subject once, in random order, on the same freshly made values, so that drift of the machine
-hits all alike; what is compared are the ratios within a round. The first contender is the candidate, the second the
-trusted one (eager): its outputs on the same values are what the candidate's are compared with in every round, and its
-runner is where overheads are measured. How a sample is taken: `worker.judge.timing.clocks`.
+Each round times every subject once, in random order, on the same freshly made values (a call that was disturbed is
+repeated on others), so that drift of the machine hits all alike; what is compared are the ratios within a round. The
+first contender is the candidate, the second the trusted one (eager): its outputs on the same values are what the
+candidate's are compared with in every round, and its runner is where overheads are measured. How a sample is taken:
+`worker.judge.timing.clocks`.
 
 On a GPU a baseline that is plainly slower than the fastest one is out after three rounds. A race in which the
 difference is soon known is shorter then; in one where it is not, more rounds fit into the time.
@@ -21,7 +22,7 @@ from typing import Any
 
 import torch
 
-from worker.judge.checks.spot_checks import LATE_SHARE, SpotChecks
+from worker.judge.checks.spot_checks import SpotChecks
 from worker.judge.exhibits import Exhibit
 from worker.judge.numerics.comparison import agree
 from worker.judge.runners import placing, urgent
@@ -270,8 +271,7 @@ class _Race:
 
     def _round(self, fresh: Fresh, number: int) -> dict[int, Sample]:
         self._pause()
-        source, seed = fresh.choose()
-        turn = Round(source, seed, self._rng.randrange(1 << 31), self._rng.randrange(self._plan.calls))
+        turn = self._turn(fresh)
         found: dict[int, Sample] = {}
         for index in self._rng.sample(self._racing, len(self._racing)):
             clock = self._clocks[index]
@@ -284,33 +284,31 @@ class _Race:
                 elif index == 0 and self._spot_checks is not None:
                     found[index] = self._checked_sample(clock, turn, fresh, self._spot_checks)
                 else:
-                    found[index] = clock.sample(turn)
+                    found[index] = clock.sample(turn, self._rng)
         trusted = found[_TRUSTED]
         self._plan.keep_s.append(trusted.keep_s)
         self._plan.null_s.append(trusted.null_s)
-        self._check_outputs(turn, found[0], trusted, fresh, full=number < 2 or self._rng.random() < _FULL_CHECK_SHARE)
+        self._check_outputs(found[0], trusted, fresh, full=number < 2 or self._rng.random() < _FULL_CHECK_SHARE)
         # Kept to the end of a race they filled an H100: 1 GB a round for a SwiGLU, 24 GB beside the judge's 31.
         found[0].outputs = trusted.outputs = None
         return found
 
+    def _turn(self, fresh: Fresh) -> Round:
+        return Round(*fresh.choose(), self._rng.randrange(1 << 31), self._rng.randrange(self._plan.calls))
+
     def _checked_sample(self, clock: HostClock, turn: Round, fresh: Fresh, spot_checks: SpotChecks) -> Sample:
-        """The candidate's sample, among calls that are stopped: it cannot know which is which."""
-        name = self._exhibit.name
-        count = spot_checks.wanted(name)
-        ahead = self._rng.randint(0, count) if spot_checks.begun(name) else 0  # a sample says how long a call is
-        for _call in range(ahead):
-            self._stop_one(clock, fresh, spot_checks)
-        sample = clock.sample(turn)
-        spot_checks.timed(name, sample.call_s, sample.keep_s)
-        for _call in range(count - ahead):
-            self._stop_one(clock, fresh, spot_checks)
+        """The candidate's sample, among calls that are stopped."""
+        sample = clock.sample(turn, self._rng, lambda: self._stops(clock, fresh, spot_checks))
+        spot_checks.timed(self._exhibit.name, sample.call_s, sample.keep_s)
         return sample
 
-    def _stop_one(self, clock: HostClock, fresh: Fresh, spot_checks: SpotChecks) -> None:
-        source, seed = fresh.choose()
-        turn = Round(source, seed, self._rng.randrange(1 << 31), 0)
-        late = self._rng.random() < LATE_SHARE
-        clock.interrupted(turn, lambda: spot_checks.stop(self._exhibit.name, self._rng, late=late), late=late)
+    def _stops(self, clock: HostClock, fresh: Fresh, spot_checks: SpotChecks) -> None:
+        """Before each of the candidate's calls it is drawn anew whether it is to be stopped: who has counted those that
+        were knows nothing of the next."""
+        name = self._exhibit.name
+        while self._rng.random() < spot_checks.share(name):
+            stop = spot_checks.next_stop(name, self._rng)
+            clock.interrupted(self._turn(fresh), stop, late=stop.late)
 
     @contextlib.contextmanager
     def _blamed(self, clock: HostClock | DeviceClock) -> Iterator[None]:
@@ -333,18 +331,19 @@ class _Race:
         if index == 0 and self._rng.random() < _PROOF_SHARE and not clock.proven():
             raise Fault(Verdict.SUSPICIOUS, "a timed chain did not evict the cache as it was told to")
 
-    def _check_outputs(self, turn: Round, mine: Sample, trusted: Sample, fresh: Fresh, *, full: bool) -> None:
+    def _check_outputs(self, mine: Sample, trusted: Sample, fresh: Fresh, *, full: bool) -> None:
         """The candidate's result of this round against eager's on the same values. Raises Fault."""
         assert mine.outputs is not None and trusted.outputs is not None
         theirs, clock = trusted.outputs, self._clocks[_TRUSTED]
-        if trusted.nonce != mine.nonce and isinstance(clock, HostClock):  # one of the two was disturbed and repeated
+        turn = mine.turn
+        if trusted.turn is not turn and isinstance(clock, HostClock):  # one of the two was disturbed and repeated
             with self._blamed(clock):
                 self._activate(clock, fresh)
-                theirs = clock.outputs(turn, mine.nonce)
+                theirs = clock.outputs(turn)
         rows = None if full else self._rng
         sides = zip(mine.outputs, theirs, turn.source.tolerances, strict=True)
         if any(agree(output, eager, limit, rows) for output, eager, limit in sides):
-            inputs = self._clocks[0].inputs(turn, mine.nonce)
+            inputs = self._clocks[0].inputs(turn)
             reason = recheck(self._exhibit, turn.source, inputs, mine.outputs)
             if reason:
                 raise Fault(Verdict.INCORRECT, f"{WRONG_WHEN_TIMED}: {reason}")
@@ -357,13 +356,12 @@ class _Race:
         clock = self._clocks[0]
         if not isinstance(clock, HostClock) or clock.contender.bench.slots < _HELD_SLOTS:
             return
-        source, seed = fresh.choose()
-        turn = Round(source, seed, self._rng.randrange(1 << 31), 0)
+        turn = self._turn(fresh)
         self._activate(clock, fresh)
-        size = sum(each.nbytes for each in source.eager)
+        size = sum(each.nbytes for each in turn.source.eager)
         most = min(_LATER_CALLS, int(_HELD_BYTES / max(1, size)), int(_HELD_S / max(_SHORT_S, clock.cost_s)))
         outputs = clock.held(turn, self._rng.randint(2, max(2, most)))
-        reason = recheck(self._exhibit, source, clock.inputs(turn, turn.nonce), outputs)
+        reason = recheck(self._exhibit, turn.source, clock.inputs(turn), outputs)
         if reason:
             what = "a result changes when the module is called again: outputs must be memory of their own"
             raise Fault(Verdict.INCORRECT, f"{WRONG_WHEN_TIMED}: {what} ({reason})")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
 from problems.catalog import Domain
+from worker.judge.inputs import real_values
 from worker.judge.inputs.families import draw
 from worker.judge.inputs.freshening import Freshener, freshen
 
@@ -135,3 +138,29 @@ def test_a_few_offsets_differ_from_call_to_call_and_still_ascend() -> None:
     for fresh in (first, second):
         assert 1 <= int((fresh != offsets).sum()) <= 8 and (fresh.diff() >= 0).all()
         assert torch.equal(fresh[[0, -1]], offsets[[0, -1]])
+
+
+@pytest.mark.parametrize("form", [torch.tril, torch.triu, lambda x: x + x.mT, lambda x: x.tril().triu()])
+def test_a_matrix_of_some_form_keeps_it_and_is_no_multiple_of_another(form: Callable[[torch.Tensor], Any]) -> None:
+    own = form(torch.rand(16, 16) + 1)
+    rng = random.Random(3)
+    freshener = Freshener((own,), ("x",), {}, rng)
+    first, second = torch.empty_like(own), torch.empty_like(own)
+    for out in (first, second):
+        freshener.write((out,), (own,), [(own,)], rng)
+    assert real_values.structure(first) == real_values.structure(own) != ""
+    ratio = (first / second)[own != 0]
+    assert float(ratio.std()) > 0.02
+
+
+@pytest.mark.parametrize(
+    "own", [torch.rand(4, 16, 96)[..., :32], torch.rand(32, 72)[:, :64].t(), torch.rand(64, 256, 48)[..., :16]]
+)
+def test_what_lies_apart_in_memory_is_made_fresh_too(own: torch.Tensor) -> None:
+    rng = random.Random(3)
+    freshener = Freshener((own,), ("x",), {}, rng)
+    first, second = (torch.empty_strided(own.shape, own.stride()) for _call in range(2))
+    for out in (first, second):
+        freshener.write((out,), (own,), [(own,)], random.Random(8))
+    assert torch.equal(first, second) and not torch.equal(first, own)
+    assert own.min() <= first.min() and first.max() <= own.max()

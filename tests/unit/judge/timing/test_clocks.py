@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import torch
@@ -33,6 +34,9 @@ class _Filled:
         self.seeds: list[int] = []
         self.numbers: list[int] = []
 
+    def choose(self) -> tuple[Any, int]:
+        return None, 100 + len(self.seeds)
+
     def fill(self, _tensors: Any, _source: Any, seed: int) -> None:
         self.seeds.append(seed)
 
@@ -59,19 +63,21 @@ def test_a_call_that_is_repeated_has_values_of_its_own_which_can_be_made_again()
     fresh = _Filled()
     clock = _clock(runner, fresh, _Told([], {"flush": None}))
     source: Any = None
-    turn = Round(source, 10, 200, 0)
-    sample = clock.sample(turn)
+    rng = random.Random(1)
+    stops: list[int] = []
+    sample = clock.sample(Round(source, 10, 200, 0), rng, lambda: stops.append(len(fresh.seeds)))
     assert len(fresh.seeds) == len(set(fresh.seeds)) > 1
+    assert stops == list(range(len(fresh.seeds))), "before each of them"
     given = dict(zip(fresh.numbers, fresh.seeds, strict=True))
-    assert clock.inputs(turn, sample.nonce) == (given[sample.nonce], sample.nonce)
-    clock.outputs(turn, sample.nonce)
-    assert fresh.seeds[-1] == given[sample.nonce]
+    assert clock.inputs(sample.turn) == (given[sample.turn.nonce], sample.turn.nonce)
+    clock.outputs(sample.turn)
+    assert fresh.seeds[-1] == given[sample.turn.nonce]
 
 
 def test_a_call_is_stopped_within_or_while_its_result_is_copied() -> None:
     rung: list[bool] = []
     runner: Any = _Told([], {"freeze": None, "thaw": None})
-    vars(runner)["ring"] = lambda *_what, meanwhile=None, **_how: rung.append(meanwhile is not None) or 1e-3
+    vars(runner)["ring"] = lambda *_what, then=None, **_how: rung.append(then is not None) or 1e-3
     clock = _clock(runner, _Filled(), _Told([], {"flush": None}))
     source: Any = None
     for late in (False, True):
@@ -86,7 +92,7 @@ def test_what_nobody_could_know_is_written_when_the_runner_runs_and_just_before_
     eviction: Any = _Told(done, {"flush": None})
     clock = _clock(runner, fresh, eviction)
     source: Any = None
-    assert clock.sample(Round(source, 1, 2, 0)).call_s == 1e-3
+    assert clock.sample(Round(source, 1, 2, 0), random.Random(1)).call_s == 1e-3
     assert done == [
         *("freeze", "fill", "flush", "waited_s"),
         *("thaw", "mix_into", "ring", "ring", "freeze", "waited_s"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,6 +17,9 @@ from worker.judge.timing.pace import Pace
 from worker.judge.timing.races import Timings, _Race
 from worker.judge.verdict import Fault, Verdict
 
+_TURN: Any = None
+"""Nothing here asks for the values of a call."""
+
 
 def _race() -> _Race:
     race = _Race([], cast(Any, None), random.Random(0), Pace(1.0, 1.0, 99), None, lambda: None)
@@ -28,7 +31,7 @@ def _rounds(ratio: float, noise: float, count: int = 24) -> list[dict[int, Sampl
     """Rounds of a candidate of 1 ms and a baseline `ratio` times slower, alternately too slow and too fast."""
     signs = [1 - 2 * (number % 2) for number in range(count)]
     times = [(1e-3, 1e-3 * ratio * (1 + sign * noise)) for sign in signs]
-    return [{index: Sample(seconds, 0.0, 0.0, 0, None) for index, seconds in enumerate(pair)} for pair in times]
+    return [{index: Sample(seconds, 0.0, 0.0, _TURN, None) for index, seconds in enumerate(pair)} for pair in times]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +92,7 @@ class _Device(_Race):
             self._overhead_s = self._overheads_s.pop(0)
         self._plan.null_s.append(self._overhead_s)
         self._plan.keep_s.append(0.0)
-        return {0: Sample(16e-3, 0.0, 0.0, 0, None), 1: Sample(16.1e-3, 0.0, 0.0, 0, None)}
+        return {0: Sample(16e-3, 0.0, 0.0, _TURN, None), 1: Sample(16.1e-3, 0.0, 0.0, _TURN, None)}
 
 
 def test_calls_that_were_over_too_soon_are_timed_again_before_anything_is_said_of_them() -> None:
@@ -127,7 +130,7 @@ class _OnDevice(DeviceClock):
     def _next(self, overhead_s: float) -> Sample:
         time_us = self._times_us[min(self._taken, len(self._times_us) - 1)]
         self._taken += 1
-        return Sample(overhead_s + time_us * 1e-6, 0.0, overhead_s, 0, (torch.zeros(1),))
+        return Sample(overhead_s + time_us * 1e-6, 0.0, overhead_s, _TURN, (torch.zeros(1),))
 
 
 class _OnHost(HostClock):
@@ -137,7 +140,7 @@ class _OnHost(HostClock):
         self._device = _OnDevice(name, times_us)
         self.contender, self.cost_s = self._device.contender, self._device.cost_s
 
-    def sample(self, turn: Round) -> Sample:
+    def sample(self, turn: Round, rng: random.Random, before: Callable[[], None] = lambda: None) -> Sample:
         return self._device._next(0.0)
 
 
@@ -162,7 +165,7 @@ class _Field(_Race):
 
     def _check_held_result(self, fresh: Fresh) -> None: ...
 
-    def _check_outputs(self, turn: Round, mine: Sample, trusted: Sample, fresh: Fresh, *, full: bool) -> None:
+    def _check_outputs(self, mine: Sample, trusted: Sample, fresh: Fresh, *, full: bool) -> None:
         assert mine.outputs is not None and trusted.outputs is not None
         self.checked += 1
 
@@ -262,6 +265,6 @@ def test_rounds_that_the_candidate_did_not_run_in_cannot_be_compared() -> None:
 def test_the_interval_that_ends_a_race_is_that_against_a_baseline_that_is_still_in() -> None:
     rounds = _rounds(1.0, 0.005)
     for samples in rounds[:3]:  # twice as fast as the candidate: half as fast would be known well enough
-        samples[2] = Sample(0.5e-3, 0.0, 0.0, 0, None)
+        samples[2] = Sample(0.5e-3, 0.0, 0.0, _TURN, None)
     race = _race()
     assert race._too_wide(rounds) is race._too_wide(_rounds(1.0, 0.005)) is False
