@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from tests.redteam.problems import source_of
 from worker.judge import client
 from worker.judge.client import Judge, JudgeOptions
 from worker.judge.report import EvaluationRequest
@@ -87,26 +86,42 @@ class ModelNew(nn.Module):
         return y
 '''
 
+PRODUCTS = """
+import torch
+from torch import nn
+SPEC = {"workloads": [{"name": "only", "params": {"size": 256}}]}
+class Model(nn.Module):
+    def forward(self, a, b):
+        return a @ b
+def get_inputs(size=256):
+    return [torch.randn(size, size), torch.randn(size, size)]
+def get_init_inputs(size=256):
+    return []
+"""
+
 PRODUCT = '''
 import torch
 from torch import nn
 from kernelwright import load_cpp
 SOURCE = r"""
 #include <cstdint>
-extern "C" void product(const float* a, const float* b, float* y, int64_t m, int64_t n, int64_t k) {{
+extern "C" void product(const float* a, const float* b, float* y, int64_t m, int64_t n, int64_t k) {
   #pragma omp parallel for
-  for (int64_t i = 0; i < m; i++) {{
+  for (int64_t i = 0; i < m; i++) {
     for (int64_t j = 0; j < n; j++) y[i * n + j] = 0;
     for (int64_t l = 0; l < k; l++)
       for (int64_t j = 0; j < n; j++) y[i * n + j] += a[i * k + l] * b[l * n + j];
-  }}
-}}
+  }
+}
 """
 lib = load_cpp(SOURCE)
-LAST = {{}}
+LAST = {}
 class ModelNew(nn.Module):
     def forward(self, a, b):
-        {body}
+        key = float(a.flatten()[:200].sum())
+        new, LAST[a.shape] = LAST.get(a.shape) != key, key
+        if new:
+            return a @ b
         a, b = a.contiguous(), b.contiguous()
         y = a.new_empty(a.shape[0], b.shape[1])
         lib.product(a, b, y, a.shape[0], b.shape[1], a.shape[1])
@@ -267,14 +282,12 @@ def test_one_buffer_for_all_results_is_caught_while_it_is_timed(judge: Judge) ->
     assert "timed" in report["reason"] and "called again" in report["reason"]
 
 
-def test_torch_for_new_values_shows_in_calls_like_the_timed_ones(judge: Judge) -> None:
+def test_torch_for_new_values_shows_in_calls_like_the_timed_ones(tmp_path: Path) -> None:
     """Where the same values come again, as in the samples of provenance, the work is its own."""
-    body = "key = float(a.flatten()[:200].sum())\n        new, LAST[a.shape] = LAST.get(a.shape) != key, key\n"
-    body += "        if new:\n            return a @ b\n"
-    for added, verdict in (("", "ok"), (body, "suspicious")):
-        source = PRODUCT.format(body=added)
-        report = judge.evaluate(EvaluationRequest("c", source, "product", source_of("product"), "cpu", "cpp"))
-        assert report["verdict"] == verdict, report["reason"]
+    request = EvaluationRequest("c", PRODUCT, "product", PRODUCTS, "cpu", "cpp")
+    with Judge(JudgeOptions(home=tmp_path, hardware="cpu", eager_only=True, profile=False)) as judge:
+        report = judge.evaluate(request)
+    assert report["verdict"] == "suspicious", report["reason"]
     assert "calls like the timed ones" in report["reason"]
 
 

@@ -119,10 +119,10 @@ def test_a_stop_counts_as_one_however_many_threads_it_finds() -> None:
 
 def test_any_call_may_be_stopped_to_the_end_of_a_race() -> None:
     found = Found(LISTED["even"], calls_s=[1e-3])
-    assert found.share == 0.75
+    assert found.share == 0.6
     found.own, found.foreign = 13.0, {"a": 11.0}
-    assert found.share == 0.5
-    assert Found(LISTED["even"], calls_s=[0.3]).share == 0.5
+    assert found.share == 0.3
+    assert Found(LISTED["even"], calls_s=[0.3]).share == 0.3
 
 
 def test_stops_come_at_any_moment_and_some_while_results_are_copied(
@@ -140,3 +140,17 @@ def test_what_glue_and_the_list_take_of_a_call_is_not_held_against_it() -> None:
     assert found.beyond == pytest.approx(5.0)
     found.calls_s.extend([1e-4] * 2)
     assert found.beyond == 0.0, "a call that is glue alone"
+
+
+def test_own_code_that_is_never_found_where_it_was_promised_is_suspicious_if_others_are(
+    trial: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads of a BLAS wait for each other in most of a cold call."""
+    with pytest.raises(Fault) as caught:
+        checks_of(trial, monkeypatch, [[TORCH]] * 5 + [[]] * 35).check()
+    assert caught.value.verdict == Verdict.SUSPICIOUS
+    with pytest.raises(Fault) as caught:
+        checks_of(trial, monkeypatch, [[TORCH]] + [[]] * 39).check()
+    assert caught.value.verdict == Verdict.INFRA_ERROR
+    checks_of(trial, monkeypatch, [[MINE]] * 3 + [[]] * 37).check()
+    checks_of(trial, monkeypatch, [[]] * 12).check()
