@@ -140,17 +140,3 @@ def test_what_glue_and_the_list_take_of_a_call_is_not_held_against_it() -> None:
     assert found.beyond == pytest.approx(5.0)
     found.calls_s.extend([1e-4] * 2)
     assert found.beyond == 0.0, "a call that is glue alone"
-
-
-def test_own_code_that_is_never_found_where_it_was_promised_is_suspicious_if_others_are(
-    trial: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Threads of a BLAS wait for each other in most of a cold call."""
-    with pytest.raises(Fault) as caught:
-        checks_of(trial, monkeypatch, [[TORCH]] * 5 + [[]] * 35).check()
-    assert caught.value.verdict == Verdict.SUSPICIOUS
-    with pytest.raises(Fault) as caught:
-        checks_of(trial, monkeypatch, [[TORCH]] + [[]] * 39).check()
-    assert caught.value.verdict == Verdict.INFRA_ERROR
-    checks_of(trial, monkeypatch, [[MINE]] * 3 + [[]] * 37).check()
-    checks_of(trial, monkeypatch, [[]] * 12).check()
