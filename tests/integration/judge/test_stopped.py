@@ -29,7 +29,7 @@ def test_nothing_of_a_candidate_runs_while_its_baselines_are_made(
     states: list[str] = []
     timed = Referee._time
 
-    def time(self: Referee, trial: Any, **options: Any) -> Any:
+    def time(self: Referee, trial: Any, *given: Any, **options: Any) -> Any:
         def made(*arguments: Any) -> Baselines:
             pids = quiet.runner_tree(trial.runner._pid)
             deadline = monotonic() + 10
@@ -40,7 +40,7 @@ def test_nothing_of_a_candidate_runs_while_its_baselines_are_made(
 
         make = self._made_baselines
         monkeypatch.setattr(self, "_made_baselines", made)
-        return timed(self, trial, **options)
+        return timed(self, trial, *given, **options)
 
     monkeypatch.setattr(Referee, "_time", time)
     try:
