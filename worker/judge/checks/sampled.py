@@ -292,14 +292,20 @@ def _sample(runner: Runner, caller: _Caller, built: Artefacts, census: Census, p
     time.sleep(pause_s)
     runner.freeze()
     census.ran_s += time.perf_counter() - started
-    threads: list[tuple[Whose, str]] = []
     try:
-        for pid in quiet.runner_tree(runner._pid):
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                threads += Process(pid, built).threads()
+        threads = threads_of(runner, built)
         census.add(threads, over=caller.over)  # by now an answer that was given before the stop has come in
     finally:
         runner.thaw()
+
+
+def threads_of(runner: Runner, built: Artefacts) -> list[tuple[Whose, str]]:
+    """Whose code each thread of a stopped runner is in, and the file's name. Raises Unreadable."""
+    found: list[tuple[Whose, str]] = []
+    for pid in quiet.runner_tree(runner._pid):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found += Process(pid, built).threads()
+    return found
 
 
 class _Caller(threading.Thread):

@@ -15,7 +15,6 @@ leaves to others (`sampled.least_share`). There is no doubt here: few stops deci
 
 from __future__ import annotations
 
-import contextlib
 import random
 import statistics
 import time
@@ -25,8 +24,7 @@ from pathlib import Path
 
 from worker.judge.checks import glue, sampled
 from worker.judge.checks.sampled import Call
-from worker.judge.runners import quiet
-from worker.judge.runners.pointers import Artefacts, Process, Unreadable, Whose
+from worker.judge.runners.pointers import Artefacts, Unreadable, Whose
 from worker.judge.trial import Trial
 from worker.judge.verdict import Fault, Verdict
 
@@ -142,12 +140,9 @@ class SpotChecks:
         """Make a stop. Raises Fault `infra_error` where the runner cannot be read any more."""
         found, runner = self._found[stop.workload], self._trial.runner
         _wait(stop.moment * statistics.median(found.keeps_s if stop.late else found.calls_s))
-        threads: list[tuple[Whose, str]] = []
         runner.freeze()
         try:
-            for pid in quiet.runner_tree(runner._pid):
-                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                    threads += Process(pid, self._built).threads()
+            threads = sampled.threads_of(runner, self._built)
         except Unreadable as closed:
             reason = f"{NAME}: the runner could be sampled before, and not while it is timed: {closed}"
             raise Fault(Verdict.INFRA_ERROR, reason) from closed

@@ -53,8 +53,7 @@ def checks_of(
 ) -> SpotChecks:
     """After a race in which each stop found one of `found`."""
     left = iter(found)
-    monkeypatch.setattr(spot_checks, "Process", lambda *_args: SimpleNamespace(threads=lambda: next(left)))
-    monkeypatch.setattr(spot_checks.quiet, "runner_tree", lambda _pid: [1])
+    monkeypatch.setattr(spot_checks.sampled, "threads_of", lambda *_args: next(left))
     monkeypatch.setattr(spot_checks.glue, "slowness", lambda: 1.0)
     made = SpotChecks(trial, [], LISTED)
     assert made.share("even") == 0.0, "nobody knows how long a call is"
@@ -102,7 +101,7 @@ def test_what_could_be_read_before_and_not_now_is_no_verdict(trial: Any, monkeyp
     def closed(*_args: Any) -> None:
         raise Unreadable("/proc/PID/maps: no")
 
-    monkeypatch.setattr(spot_checks, "Process", closed)
+    monkeypatch.setattr(spot_checks.sampled, "threads_of", closed)
     with pytest.raises(Fault) as caught:
         Stop(made, "even", 0.5, late=False)()
     assert caught.value.verdict == Verdict.INFRA_ERROR

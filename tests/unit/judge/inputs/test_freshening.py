@@ -47,8 +47,8 @@ def test_rows_move_whole() -> None:
     own, other = arguments(1), arguments(2)
     x = freshen(own, NAMES, DOMAINS, [other], random.Random(5))[0]
     known = torch.cat([own[0], other[0]])  # type: ignore[list-item]
-    shares = ((x[:, None] - x[:, None, :1]) / (known - known[:, :1])).nan_to_num(1.0)  # type: ignore[index]
-    moved = (x[:, None, 0] == known[:, 0]) & ((shares > 0.7) & (shares < 1.1)).all(2)  # type: ignore[index]
+    shares = ((x[:, None] - x[:, None, :1]) / (known - known[:, :1])).nan_to_num(1.0)
+    moved = (x[:, None, 0] == known[:, 0]) & ((shares > 0.7) & (shares < 1.1)).all(2)
     assert moved.any(1).all()
 
 
