@@ -24,6 +24,8 @@ from db.ledger import LEASE_S, RENEW_S, Claim, Fenced
 LONGEST_S: Final = 1700.0
 """Proposers and judges have deadlines far below; this ends what slipped past them, before Celery's own limit does."""
 
+_AGAIN_S: Final = 1.0
+
 log = structlog.get_logger(__name__)
 
 
@@ -37,6 +39,8 @@ class CancelRequested(Exception):
 class Lease:
     """Renews a claim from a thread of its own until the block ends, but not for ever: a lease does not know whether its
     work is stuck, so after `longest_s` it gives up, interrupts the work and lets somebody else try.
+
+    `interrupt` may be called from that thread any number of times, until the block ends.
     """
 
     def __init__(
@@ -90,8 +94,10 @@ class Lease:
             self._renew()
             if self.interrupted:
                 log.info("work.interrupted", work_id=self._claim.id, lost=self.lost, cancel=self.cancel_requested)
-                self._interrupt()
-                return
+                break
+        while not self._ended.is_set():
+            self._interrupt()  # again and again: between two questions to a judge there is nothing to kill
+            self._ended.wait(_AGAIN_S)
 
     def _renew(self) -> None:
         if time.monotonic() - self._began_at > self._longest_s:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
 import pytest
@@ -14,6 +13,7 @@ from db.ledger import Claim, Fenced
 from db.vocabulary import WorkKind
 from tests.integration.worker.test_evaluating import BROKEN_PROBLEM
 from tests.support.ledger import PROBLEM, claim_kind, event_types, fresh, make_job, states
+from tests.support.working import Working
 from worker.admitting import admit
 from worker.heartbeat import CancelRequested
 from worker.judge.version import judge_hash
@@ -66,31 +66,6 @@ def test_what_another_job_found_meanwhile_is_reused(here: Runtime) -> None:
     assert fresh(here.sessions, second).admission_id == fresh(here.sessions, first).admission_id is not None
 
 
-class InThread(threading.Thread):
-    """An examination that goes on while the test does something to it."""
-
-    def __init__(self, here: Runtime, claim: Claim) -> None:
-        super().__init__(daemon=True)
-        self.here, self.claim = here, claim
-        self.raised: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            admit(self.here, self.claim)
-        except (Fenced, CancelRequested) as error:
-            self.raised = error
-
-    def __enter__(self) -> InThread:
-        self.start()
-        time.sleep(1)  # well inside the 600 s that the problem takes to load
-        assert self.is_alive()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.join(60)
-        assert not self.is_alive()
-
-
 def stuck(here: Runtime) -> tuple[str, Claim]:
     job = make_job(here.sessions, admit=True, problem_hash="stuck", problem_source=STUCK)
     return job.id, claim_kind(here.sessions, WorkKind.ADMIT)
@@ -98,14 +73,14 @@ def stuck(here: Runtime) -> tuple[str, Claim]:
 
 def test_a_cancel_kills_the_examination(here: Runtime) -> None:
     job_id, claim = stuck(here)
-    with InThread(here, claim) as running, here.sessions.begin() as session:
+    with Working(admit, here, claim) as running, here.sessions.begin() as session:
         jobs.cancel_job(session, job_id)
     assert isinstance(running.raised, CancelRequested)
 
 
 def test_a_lost_lease_kills_the_examination_and_stores_nothing(here: Runtime) -> None:
     _, claim = stuck(here)
-    with InThread(here, claim) as running, here.sessions.begin() as session:
+    with Working(admit, here, claim) as running, here.sessions.begin() as session:
         session.execute(text("UPDATE work SET lease_token = gen_random_uuid() WHERE id = :id"), {"id": claim.id})
     assert isinstance(running.raised, Fenced)
     with here.sessions.begin() as session:
@@ -114,8 +89,8 @@ def test_a_lost_lease_kills_the_examination_and_stores_nothing(here: Runtime) ->
 
 def test_a_judge_that_dies_gives_the_work_back_without_counting_it(here: Runtime) -> None:
     _, claim = stuck(here)
-    with InThread(here, claim) as running:
-        here.judge("cpu").abort()
+    with Working(admit, here, claim) as running:
+        running.lose_the_judge()
     assert running.raised is None
     with here.sessions.begin() as session:
         row = session.execute(text("SELECT state, attempt, returned FROM work WHERE kind = 'admit'")).one()

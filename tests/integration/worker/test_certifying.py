@@ -5,8 +5,6 @@ Here the judge refuses, which takes it seconds; a kernel that passes everything 
 
 from __future__ import annotations
 
-import threading
-import time
 from typing import Any
 
 import pytest
@@ -28,9 +26,9 @@ from tests.support.ledger import (
     propose,
     states,
 )
+from tests.support.working import Working
 from worker.advancing import advance
 from worker.certifying import certify
-from worker.heartbeat import CancelRequested
 from worker.judge.certificate.document import is_intact
 from worker.runtime import Runtime
 
@@ -120,34 +118,9 @@ def test_a_cancel_does_not_wait_for_the_certificate(here: Runtime) -> None:
     assert states(here.sessions, WorkKind.CERTIFY) == ["cancelled"]
 
 
-class InThread(threading.Thread):
-    """A certification that goes on while the test does something to it."""
-
-    def __init__(self, here: Runtime, claim: Claim) -> None:
-        super().__init__(daemon=True)
-        self.here, self.claim = here, claim
-        self.raised: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            certify(self.here, self.claim)
-        except (Fenced, CancelRequested) as error:
-            self.raised = error
-
-    def __enter__(self) -> InThread:
-        self.start()
-        time.sleep(2)  # well inside the 600 s that the candidate takes
-        assert self.is_alive()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.join(60)
-        assert not self.is_alive()
-
-
 def test_a_lost_lease_kills_the_judge_and_stores_nothing(here: Runtime) -> None:
     _, ids, claim = finalist(here, SLEEPY)
-    with InThread(here, claim) as running, here.sessions.begin() as session:
+    with Working(certify, here, claim) as running, here.sessions.begin() as session:
         session.execute(text("UPDATE work SET lease_token = gen_random_uuid() WHERE id = :id"), {"id": claim.id})
     assert isinstance(running.raised, Fenced)
     assert stored(here, ids[0]) is None
@@ -155,8 +128,8 @@ def test_a_lost_lease_kills_the_judge_and_stores_nothing(here: Runtime) -> None:
 
 def test_a_judge_that_dies_gives_the_work_back_without_counting_it(here: Runtime) -> None:
     _, ids, claim = finalist(here, SLEEPY)
-    with InThread(here, claim) as running:
-        here.judge("cpu").abort()
+    with Working(certify, here, claim) as running:
+        running.lose_the_judge()
     assert running.raised is None
     assert stored(here, ids[0]) is None
     with here.sessions.begin() as session:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from typing import Any
 
 import pytest
@@ -14,6 +12,7 @@ from db.ledger import Claim, Fenced
 from db.models import Evaluation, Job
 from db.vocabulary import WorkKind
 from tests.support.ledger import claim_kind, event_types, fresh, make_candidates, make_job, propose, states
+from tests.support.working import Working
 from worker.evaluating import evaluate
 from worker.heartbeat import CancelRequested
 from worker.runtime import Runtime
@@ -82,34 +81,9 @@ def test_the_judges_report_becomes_the_evaluation(here: Runtime) -> None:
     assert here.near() == job.id, "whose problem the judge has prepared"
 
 
-class InThread(threading.Thread):
-    """An evaluation that goes on while the test does something to it."""
-
-    def __init__(self, here: Runtime, claim: Claim) -> None:
-        super().__init__(daemon=True)
-        self.here, self.claim = here, claim
-        self.raised: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            evaluate(self.here, self.claim)
-        except (Fenced, CancelRequested) as error:
-            self.raised = error
-
-    def __enter__(self) -> InThread:
-        self.start()
-        time.sleep(3)  # well inside the 600 s that the candidate takes
-        assert self.is_alive()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.join(30)
-        assert not self.is_alive()
-
-
 def test_a_cancel_kills_the_evaluation(here: Runtime) -> None:
     job, candidate_id, claim = queued(here, SLEEPY)
-    with InThread(here, claim) as running, here.sessions.begin() as session:
+    with Working(evaluate, here, claim) as running, here.sessions.begin() as session:
         jobs.cancel_job(session, job.id)
     assert isinstance(running.raised, CancelRequested)
     assert evaluation(here, candidate_id) is None
@@ -117,7 +91,7 @@ def test_a_cancel_kills_the_evaluation(here: Runtime) -> None:
 
 def test_a_lost_lease_kills_the_evaluation_and_stores_nothing(here: Runtime) -> None:
     _, candidate_id, claim = queued(here, SLEEPY)
-    with InThread(here, claim) as running, here.sessions.begin() as session:
+    with Working(evaluate, here, claim) as running, here.sessions.begin() as session:
         session.execute(text("UPDATE work SET lease_token = gen_random_uuid() WHERE id = :id"), {"id": claim.id})
     assert isinstance(running.raised, Fenced)
     assert evaluation(here, candidate_id) is None
@@ -125,8 +99,8 @@ def test_a_lost_lease_kills_the_evaluation_and_stores_nothing(here: Runtime) -> 
 
 def test_a_judge_that_dies_gives_the_work_back_without_counting_it(here: Runtime) -> None:
     _, candidate_id, claim = queued(here, SLEEPY)
-    with InThread(here, claim) as running:
-        here.judge("cpu").abort()
+    with Working(evaluate, here, claim) as running:
+        running.lose_the_judge()
     assert running.raised is None
     assert evaluation(here, candidate_id) is None
     with here.sessions.begin() as session:

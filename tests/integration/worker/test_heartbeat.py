@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 from sqlalchemy import Engine, text
@@ -56,6 +57,25 @@ def test_a_lost_lease_interrupts_the_work(sessions: Sessions, claim: Claim) -> N
         assert work.wait()
     with pytest.raises(Fenced):
         lease.check()
+
+
+def test_work_that_had_nothing_to_interrupt_yet_is_interrupted_again(sessions: Sessions, claim: Claim) -> None:
+    """Between two questions to a judge there is no process to kill, and the second would go on to its own deadline."""
+    calls: list[float] = []
+    second = threading.Event()
+
+    def interrupt() -> None:
+        calls.append(time.monotonic())
+        if len(calls) == 2:
+            second.set()
+
+    with Lease(sessions, claim, interrupt=interrupt, lease_s=60, renew_s=0.1):
+        with sessions.begin() as session:
+            jobs.cancel_job(session, claim.job_id)
+        assert second.wait(20)
+    ended = len(calls)
+    time.sleep(1.5)
+    assert len(calls) == ended, "the block has ended"
 
 
 def test_work_that_never_ends_loses_its_lease(sessions: Sessions, claim: Claim) -> None:

@@ -74,7 +74,8 @@ def test_inputs_move_by_half_a_unit_but_not_those_of_few_bits() -> None:
     values = torch.randn(1000).double()
     change = ((moved(values, 0) - values) / values).abs()
     assert 2.0**-25 <= float(change.max()) <= 2.0**-24
-    assert bool((moved(values, 0) != moved(values, 1)).all())
+    differ = (moved(values, 0) != moved(values, 1)).double().mean()
+    assert float(differ) > 0.99, "of 65,000 numbers one is exact in 7 bits"
     few = torch.tensor([0.0, 1.0, -2.0, 2.0**-14, 100.0, torch.inf], dtype=torch.float64)
     assert torch.equal(moved(few, 0), few)
 
