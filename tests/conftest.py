@@ -19,19 +19,20 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 structlog.configure(logger_factory=lambda *_: structlog.WriteLogger(sys.stdout))
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Where CI's cores are slow, tests that have not begun in time are skipped, and named at the end: the exhaustive
-    ones first."""
+    """Before any fixture. Where CI's cores are slow, tests that have not begun in time are skipped, and named at the
+    end: the exhaustive ones first."""
+    _same_values()
     exhaustive = item.get_closest_marker("exhaustive") is not None
     until = os.environ.get("CI_EXHAUSTIVE_UNTIL" if exhaustive else "CI_TESTS_UNTIL")
     if until is not None and time.time() > float(until):
         pytest.skip(f"CI has no time left for it: `make {'test-exhaustive' if exhaustive else 'test'}` runs it")
 
 
-@pytest.fixture(autouse=True)
-def same_values() -> None:
-    """Each test draws the same values in every run: of 7,400 tests one drew, in one run of 70, a value of few bits that
-    its claim does not hold for. What is secret on purpose, a judge's seeds, is not drawn from these generators."""
+def _same_values() -> None:
+    """Each test draws the same in every run: of 7,400 tests one drew, in one run of 65, a number of few bits that its
+    claim does not hold for. What is secret on purpose, a judge's seeds, does not come from these generators."""
     random.seed(0)
     for name in ("numpy", "torch"):  # whoever has not imported it draws nothing from it; torch takes 1.5 s
         module = sys.modules.get(name)

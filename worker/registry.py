@@ -67,7 +67,7 @@ class Membership:
     def leave(self) -> None:
         """Stop the heartbeat and say that the worker has gone."""
         self._stop.set()
-        self._thread.join(self._beat_s)
+        self._thread.join(max(self._beat_s, BEAT_S))  # a beat that ends later would say that it is active
         try:
             with self._sessions.begin() as session:
                 workers.set_state(session, self._facts.id, WorkerState.GONE)

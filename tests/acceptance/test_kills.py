@@ -130,7 +130,7 @@ def _running(deployment: Deployment, job_id: str, kind: str) -> bool:
 
 
 def test_a_killed_caller_of_models(deployment: Deployment) -> None:
-    with deployment.model(*answers(4, hang_s=2)) as provider:
+    with deployment.model(*answers(2, hang_s=120), *answers(4)[2:]) as provider:
         job = deployment.client.submit(body(2, models=[MODEL], problem=OWN))
         until(lambda: len(provider.requests) == 2, "both calls are under way")
         deployment.kill("worker-llm")

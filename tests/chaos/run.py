@@ -34,7 +34,7 @@ from tests.chaos.provider import PRICE_USD
 from tests.chaos.schedule import plan, run
 from tests.chaos.signals import tree
 
-START_S: Final = 90.0
+START_S: Final = 300.0
 PEACE_S: Final = 240.0
 """How long what was accepted may take to end once the faults are over."""
 POLL_S: Final = 0.2

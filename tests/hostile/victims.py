@@ -136,7 +136,7 @@ class OtherCandidate:
 
     def _load(self, source: str) -> None:
         message = {"op": "load", "subject": token(), "source": source, "class": "ModelNew", "compile": None}
-        self._runner.ask(message, 20)
+        self._runner.ask(message, 60)
 
     def seen(self, log: str) -> str:
         if self._secret in log:

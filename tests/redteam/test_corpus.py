@@ -16,7 +16,7 @@ from tests.redteam.problems import PROBLEMS, source_of
 from tests.redteam.quick import CHEATS as CHEATS_AT_ONCE
 from tests.redteam.quick import HONEST as HONEST_AT_ONCE
 from tests.redteam.quick import quick
-from tests.redteam.runner import judge_one
+from tests.redteam.runner import Outcome, judge_one
 from worker.judge.client import Judge, JudgeOptions
 
 CHEATS, HONEST = corpus.cheating(), corpus.honest_ones()
@@ -79,9 +79,18 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
         yield running
 
 
+def outcome_of(judge: Judge, entry: Entry) -> Outcome:
+    """On a busy machine the judge may not know whose code ran. Then it says so, and asks to be asked again."""
+    for _attempt in range(4):
+        outcome = judge_one(judge, entry, "cpu")
+        if outcome.verdict != "infra_error":
+            break
+    return outcome
+
+
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_cheat_is_rejected(judge: Judge, name: str) -> None:
-    outcome = judge_one(judge, BY_ID[name], "cpu")
+    outcome = outcome_of(judge, BY_ID[name])
     assert outcome.as_expected, f"{outcome.verdict}: {outcome.reason}"
 
 
@@ -89,5 +98,5 @@ def test_honest_ones_are_accepted(judge: Judge) -> None:
     chosen = [entry for entry in HONEST if entry.problem == "bias_relu" and entry.needs == "cpu"][:1]
     assert chosen
     for entry in chosen:
-        outcome = judge_one(judge, entry, "cpu")
+        outcome = outcome_of(judge, entry)
         assert outcome.verdict == "ok", f"{entry.id}: {outcome.verdict}: {outcome.reason}"

@@ -71,7 +71,7 @@ def processes_in(folder: Path) -> list[str]:
     return found
 
 
-def wait_for_none(folder: Path, wait_s: float = 10.0) -> list[str]:
+def wait_for_none(folder: Path, wait_s: float = 60.0) -> list[str]:
     """What still runs in `folder` after at most `wait_s`."""
     deadline = time.monotonic() + wait_s
     while (left := processes_in(folder)) and time.monotonic() < deadline:

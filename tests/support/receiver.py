@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from standardwebhooks import Webhook
 
-PATIENCE_S = 15.0
+PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,16 @@ SHAPES = {
 }
 
 
+HINTS = ("kw_live_", "whsec_", "PRIVATE KEY", "sk-", "AKIA", "ASIA", "AIza", "ghp_", "gho_", "ghu_", "ghs_", "ghr_")
+HINTS += ("github_pat_", "hf_", "xox", "eyJ", "://")
+"""Each shape has one of them; looking for them alone takes a twentieth of the time."""
+
+
 def looks_like(text: str) -> Iterator[tuple[int, str]]:
     """The lines with something of such a shape, and which."""
     for number, line in enumerate(text.splitlines(), 1):
-        yield from ((number, what) for what, shape in SHAPES.items() if re.search(shape, line))
+        if any(hint in line for hint in HINTS):
+            yield from ((number, what) for what, shape in SHAPES.items() if re.search(shape, line))
 
 
 def test_no_tracked_file_holds_what_looks_like_a_secret() -> None:

@@ -40,9 +40,10 @@ def _tracked() -> list[str]:
     if listed.returncode == 0:
         return [name for name in listed.stdout.split("\0") if name and (ROOT / name).exists()]
     # An exported tree has no index; what is not ours there begins with a dot or is made by tools.
-    made = {".venv", "__pycache__", "build", "dist"}
-    files = (path.relative_to(ROOT) for path in ROOT.rglob("*") if path.is_file())
-    return [str(path) for path in files if not made & set(path.parts)]
+    made, ours = {"__pycache__", "build", "dist"}, {".ci", ".dockerignore", ".gitignore"}
+    files = [path.relative_to(ROOT) for path in ROOT.rglob("*") if path.is_file()]
+    hidden = {part for path in files for part in path.parts if part.startswith(".")} - ours
+    return [str(path) for path in files if not (made | hidden) & set(path.parts)]
 
 
 TRACKED = _tracked()

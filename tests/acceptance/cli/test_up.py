@@ -60,7 +60,7 @@ def call(url: str, body: object = None) -> Any:
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.1)

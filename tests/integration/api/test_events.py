@@ -152,16 +152,15 @@ def test_waiters_hear_of_changes_while_listening_is_impossible(
 ) -> None:
     """The fallback: somebody ends the LISTEN connection again and again, as a pooler or a failover does."""
     over = threading.Event()
+    feeds = " FROM pg_stat_activity WHERE application_name = 'kernelwright-api-feed' AND datname = current_database()"
+    with sessions() as session:  # of the server of the other tests, which takes a second to listen again
+        others = list(session.scalars(text("SELECT pid" + feeds)))
 
     def cut() -> None:
+        kill = text("SELECT pg_terminate_backend(pid)" + feeds + " AND pid <> ALL(:others)")
         while not over.wait(0.05):
             with sessions() as session:
-                session.execute(
-                    text(
-                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                        " WHERE application_name = 'kernelwright-api-feed' AND datname = current_database()"
-                    )
-                )
+                session.execute(kill, {"others": others})
 
     cutter = threading.Thread(target=cut)
     cutter.start()

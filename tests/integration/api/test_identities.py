@@ -12,7 +12,7 @@ import httpx2
 import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
-from api.identities import Identities
+from api.identities import REMEMBERED_S, Identities
 from api.store import Store
 from db import keys
 from db.keys import Identity, KeyRevoked
@@ -29,14 +29,14 @@ def status(http: httpx2.Client, token: str) -> int:
     return http.get("/v1/jobs", headers={"Authorization": f"Bearer {token}"}).status_code
 
 
-def test_a_key_that_is_revoked_elsewhere_ends_within_a_second(
+def test_a_key_that_is_revoked_elsewhere_ends_before_it_is_forgotten(
     http: httpx2.Client, token: str, sessions: sessionmaker[Session]
 ) -> None:
     assert [status(http, token) for _ in range(3)] == [200, 200, 200]
     with sessions.begin() as session:
         key = keys.get_key(session, "team", lock=True)
         assert key is not None and keys.revoke_key(session, key)
-    until = time.monotonic() + 1
+    until = time.monotonic() + REMEMBERED_S - 1
     while status(http, token) == 200:
         assert time.monotonic() < until
         time.sleep(0.005)
@@ -44,11 +44,11 @@ def test_a_key_that_is_revoked_elsewhere_ends_within_a_second(
 
 
 def test_a_key_is_not_remembered_beyond_its_end(http: httpx2.Client, sessions: sessionmaker[Session]) -> None:
-    end = datetime.now(UTC) + timedelta(seconds=1)
+    end = datetime.now(UTC) + timedelta(seconds=4)
     with sessions.begin() as session:
         token = keys.create_key(session, "guest", {}, scopes=(Scope.READ,), expires_at=end)
     assert status(http, token) == 200
-    time.sleep(1.1)
+    time.sleep(4.1)
     assert status(http, token) == 401
 
 

@@ -40,11 +40,20 @@ async def allowed(limiter: Limiter, who: str, times: int) -> tuple[int, int, lis
     return len(left), asked, left
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that stands still for 0.25 s must not be taken for a Redis that does."""
+    monkeypatch.setattr(limiting, "_PATIENCE_S", 30.0)
+
+
 def limiter(valkey: EmbeddedValkey, limit: str) -> Limiter:
     return Limiter(Settings(rate_limit=limit, redis_url=SecretStr(valkey.url)))
 
 
-def test_a_large_limit_is_asked_for_by_the_thousandth_and_kept_to_the_request(valkey: EmbeddedValkey) -> None:
+def test_a_large_limit_is_asked_for_by_the_thousandth_and_kept_to_the_request(
+    valkey: EmbeddedValkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limiting, "_TICKETS_S", 3600.0)
     came, asked, left = asyncio.run(allowed(limiter(valkey, "5003/hour"), "a large one", 6000))
     assert came == 5003
     assert asked < 1100

@@ -23,7 +23,7 @@ from tests.integration.api.conftest import BODY, Bells
 from tests.integration.api.server import serving
 
 Sessions = sessionmaker[Session]
-STATEMENT_S, LOCK_S = 1.0, 0.2
+STATEMENT_S, LOCK_S = 5.0, 0.2
 
 
 @pytest.fixture

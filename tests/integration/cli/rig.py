@@ -18,7 +18,8 @@ from cli.supervisor import StopRequested, Supervisor
 CHILD = """
 import os, pathlib, subprocess, sys, time
 folder = pathlib.Path(sys.argv[1])
-(folder / "child.pid").write_text(str(os.getpid()))
+(folder / "child.tmp").write_text(str(os.getpid()))
+os.replace(folder / "child.tmp", folder / "child.pid")  # whoever reads it meanwhile finds the old one
 subprocess.Popen(["setsid", "sh", "-c", "setsid sleep 300 & sleep 301"])
 print("alive", flush=True)
 time.sleep(300)

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
 from cli.preflight import listen
-from db import jobs, tracing
+from db import jobs, otlp, tracing
 from db.origins import origin_of
 from db.settings import Settings
 from db.tracing import Run
@@ -33,8 +33,9 @@ def collector() -> Iterator[Collector]:
 
 
 @pytest.fixture
-def traced(collector: Collector) -> Iterator[Collector]:
+def traced(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     """This process traces, and has sent all when the test asks for it by `tracing.stop()`."""
+    monkeypatch.setattr(otlp, "STOP_S", 60.0)  # a process that ends waits for 2 s
     tracing.start(Settings(otlp_endpoint=collector.endpoint), "tests")
     yield collector
     tracing.stop()

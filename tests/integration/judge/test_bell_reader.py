@@ -22,9 +22,10 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def waiting_on(theirs: socket.socket) -> Iterator[int]:
-    """A process whose main thread waits for a byte from this socket."""
-    code = f"import socket; s = socket.socket(fileno={theirs.fileno()}); print(flush=True); s.recv(1)"
+def waiting_on(theirs: socket.socket, first: str = "") -> Iterator[int]:
+    """A process whose main thread waits for a byte from this socket, when it has done something `first`."""
+    made = f"import socket, time; s = socket.socket(fileno={theirs.fileno()}); print(flush=True)"
+    code = f"{made}\n{first}\ns.recv(1)"
     arguments = [sys.executable, "-c", code]
     with subprocess.Popen(arguments, pass_fds=[theirs.fileno()], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -52,6 +53,24 @@ def test_a_process_that_waits_on_the_bell_is_seen() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs, waiting_on(theirs) as pid:
         assert waits_on(pid, peer(ours))
+
+
+def test_a_process_that_runs_may_be_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bell_reader, "_PATIENCE_S", 0.0)
+    ours, theirs = socket.socketpair()
+    with (
+        ours,
+        theirs,
+        waiting_on(theirs, first="end = time.monotonic() + 1\nwhile time.monotonic() < end: pass") as pid,
+    ):
+        assert waits_on(pid, peer(ours))
+
+
+def test_a_process_that_only_runs_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bell_reader, "_AT_LAST_S", 0.5)
+    ours, theirs = socket.socketpair()
+    with ours, theirs, waiting_on(theirs, first="while True: pass") as pid:
+        assert not waits_on(pid, peer(ours))
 
 
 def test_a_process_that_waits_on_a_proxys_socket_is_told_apart() -> None:

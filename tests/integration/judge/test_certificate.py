@@ -17,6 +17,7 @@ from worker.judge.certificate.certify import CHECKS, certify, check_system
 from worker.judge.certificate.document import is_intact
 from worker.judge.certificate.parts import RefereeParts
 from worker.judge.certificate.render import render
+from worker.judge.certificate.system import compiled
 from worker.judge.report import Evaluation, EvaluationRequest, WorkloadTiming
 from worker.judge.verdict import Check, Verdict
 
@@ -27,6 +28,14 @@ NOON = datetime.datetime(2026, 1, 2, 12, 0, tzinfo=datetime.UTC)
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeParts]:
     with means(tmp_path_factory.mktemp("home"), PROBLEM, "cpu") as ready:
         yield ready
+
+
+@pytest.fixture(scope="module", autouse=True)
+def patient() -> Iterator[None]:
+    """torch.compile takes a candidate 20 s on two free cores, and more than its limit on busy ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled, "_COMPILE_LIMIT_S", 700.0)
+        yield
 
 
 def judged(speedup: float = 2.0, verdict: Verdict = Verdict.OK) -> Evaluation:

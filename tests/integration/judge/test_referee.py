@@ -5,6 +5,7 @@ One judge serves the whole module, as a worker's does: each verdict also tests w
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -163,7 +164,7 @@ def test_an_honest_kernel_is_ok_with_all_its_evidence(judge: Judge) -> None:
     assert report["profile"]["bound"] in {"memory", "compute", "latency", "overhead"}
 
 
-def test_gradients_are_asked_for_in_other_layouts_though_the_smallest_workload_has_none(judge: Judge) -> None:
+def test_gradients_are_asked_for_in_other_layouts_though_the_smallest_workload_has_none(tmp_path: Path) -> None:
     served = '"backward": True, "workloads": [{"name": "served", "params": {"rows": 64}, "backward": False}, '
     problem = PROBLEM.replace('"workloads": [', served)
     honest = """
@@ -188,10 +189,11 @@ class ModelNew(nn.Module):
 """
     flawed = honest.replace("return slope,", "return slope * x.is_contiguous(),")
     asked = EvaluationRequest("c", flawed, "mixed", problem, "cpu", "cpp", own_kernel_share=0.0)
-    report = judge.evaluate(asked)
-    assert report["verdict"] == "incorrect"
-    assert "only with transposed strides" in report["reason"]
-    report = judge.evaluate(replace(asked, candidate_source=honest))
+    with Judge(JudgeOptions(home=tmp_path, hardware="cpu", eager_only=True)) as judge:
+        report = judge.evaluate(asked)
+        assert report["verdict"] == "incorrect"
+        assert "only with transposed strides" in report["reason"]
+        report = judge.evaluate(replace(asked, candidate_source=honest))
     assert report["verdict"] == "ok", report["reason"]
 
 
@@ -258,8 +260,14 @@ class ModelNew(nn.Module):
         ("forged answer", "os.write(3, b'x' * 100)\nos._exit(0)", "suspicious", "broke the protocol"),
     ],
 )
-def test_every_failure_is_a_verdict(judge: Judge, name: str, code: str, verdict: str, reason: str) -> None:
+def test_every_failure_is_a_verdict(
+    judge: Judge, tmp_path: Path, name: str, code: str, verdict: str, reason: str
+) -> None:
     report = judged(judge, body(code))
+    if name.endswith("by a sample of them") and report["verdict"] == "ok":
+        # One judge of 384 moves the very element of the sample.
+        with Judge(JudgeOptions(home=tmp_path, hardware="cpu")) as another:
+            report = judged(another, body(code))
     assert (report["verdict"], reason in report["reason"]) == (verdict, True), report["reason"]
     assert not report["timed"]
     assert report["speedup"] is None
@@ -286,7 +294,7 @@ def test_torch_for_new_values_shows_in_calls_like_the_timed_ones(tmp_path: Path)
     """Where the same values come again, as in the samples of provenance, the work is its own."""
     request = EvaluationRequest("c", PRODUCT, "product", PRODUCTS, "cpu", "cpp")
     with Judge(JudgeOptions(home=tmp_path, hardware="cpu", eager_only=True, profile=False)) as judge:
-        for _attempt in range(3):  # on a busy machine few stops find anybody
+        for _attempt in range(6):  # on a busy machine few stops find anybody
             report = judge.evaluate(request)
             if report["verdict"] == "suspicious":
                 break
@@ -313,8 +321,8 @@ def test_memory_is_bounded(judge: Judge) -> None:
 
 
 def test_a_gigabyte_of_output_is_dropped(judge: Judge) -> None:
-    flood = "if not self.calls:\n    for _ in range(1024): sys.stdout.write('x' * (1 << 20))\nself.calls += 1"
-    report = judged(judge, body(flood + "\nreturn torch.zeros_like(x)"))
+    flood = "for _ in range(128): sys.stdout.write('x' * (1 << 20))\nself.calls += 1"  # a call has 20 s
+    report = judged(judge, body(flood + "\nreturn right if self.calls < 8 else torch.zeros_like(x)"))
     assert report["verdict"] == "incorrect"
     assert len(report["log"]) <= 64 << 10
 
@@ -355,9 +363,9 @@ def test_the_sandbox_refuses(judge: Judge, attempt: str) -> None:
     assert "Error" in report["reason"]
 
 
-def test_no_secret_is_in_the_environment(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_secret_is_in_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELWRIGHT_DATABASE_URL", "postgresql://canary")
-    with Judge(JudgeOptions(home=Path(os.environ.get("TMPDIR", "/tmp")) / "kw-canary", hardware="cpu")) as fresh:
+    with Judge(JudgeOptions(home=tmp_path / "canary-home", hardware="cpu")) as fresh:
         report = judged(fresh, body("raise ValueError(sorted(os.environ.items()))"))
     assert report["verdict"] == "launch_error"
     assert "OMP_NUM_THREADS" in report["reason"]
@@ -408,7 +416,11 @@ def test_aborting_ends_an_evaluation_and_the_next_one_works(judge: Judge) -> Non
 
 def _arenas() -> int:
     """How many arenas the judge processes that this one started hold."""
-    links = [fd.readlink() for process in _children() for fd in (process / "fd").iterdir()]
+    links: list[Path] = []
+    for process in _children():
+        for fd in (process / "fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile, by whoever read a runner's output
+                links.append(fd.readlink())
     return sum("kernelwright-arena" in link.name for link in links)
 
 
@@ -448,7 +460,7 @@ class Elsewhere(Model):
 """
     spec = 'SPEC = {"library": {"clamped": "Clamped", "elsewhere": "Elsewhere"}, '
     problem = PROBLEM.replace("SPEC = {", spec) + library
-    report = judge.evaluate(EvaluationRequest("c", CPP, "relu", problem, "cpu", "cpp"))
+    report = judge.evaluate(EvaluationRequest("c", CPP, "relu", problem, "cpu", "cpp", own_kernel_share=0.0))
     assert report["verdict"] == "ok", report["reason"]
     assert set(report["baselines_us"]) == {"eager", "compile", "library_clamped"}
     assert report["environment"]["baselines_missing"] == {"library_elsewhere": "RuntimeError: this library is not here"}
@@ -475,7 +487,7 @@ class Spoilt(Model):
         return super().forward(x)
 """
     problem = PROBLEM.replace("SPEC = {", 'SPEC = {"library": {"spoilt": "Spoilt"}, ') + library
-    request = EvaluationRequest("c", CPP, "relu", problem, "cpu", "cpp")
+    request = EvaluationRequest("c", CPP, "relu", problem, "cpu", "cpp", own_kernel_share=0.0)
     with Judge(JudgeOptions(tmp_path, "cpu")) as judge:
         *failed, judged = reports = [judge.evaluate(request) for _attempt in verdicts]
     assert [each["verdict"] for each in reports] == verdicts, [each["reason"] for each in reports]
@@ -498,6 +510,8 @@ def test_a_reference_that_spoils_its_process_is_the_problems_fault(tmp_path: Pat
     spoilt = 'raise RuntimeError("CUDA error: device-side assert triggered")'
     runs = "return torch.relu(x + self.bias)"
     in_a_runner = f'if "TORCHINDUCTOR_CACHE_DIR" in __import__("os").environ: {spoilt}\n        {runs}'
-    request = EvaluationRequest("c", CPP, "relu", PROBLEM.replace(runs, in_a_runner), "cpu", "cpp")
+    request = EvaluationRequest(
+        "c", CPP, "relu", PROBLEM.replace(runs, in_a_runner), "cpu", "cpp", own_kernel_share=0.0
+    )
     with Judge(JudgeOptions(tmp_path, "cpu")) as judge, pytest.raises(ReferenceFailed, match="device-side assert"):
         judge.evaluate(request)

@@ -44,7 +44,7 @@ def test_nothing_of_a_candidate_runs_while_its_baselines_are_made(
 
     monkeypatch.setattr(Referee, "_time", time)
     try:
-        found = referee.evaluate(EvaluationRequest("c", CPP, "relu", PROBLEM, "cpu", "cpp"))
+        found = referee.evaluate(EvaluationRequest("c", CPP, "relu", PROBLEM, "cpu", "cpp", own_kernel_share=0.0))
     finally:
         referee.close()
     assert found.verdict is Verdict.OK, found.reason

@@ -312,6 +312,7 @@ def test_a_backward_that_says_it_cannot_do_a_part_gets_a_reservation(pair: Refer
     assert "a backward of a part could not be made" in detail
 
 
+@pytest.mark.exhaustive  # all system checks with backwards: 146 s on two slow cores
 def test_where_the_smallest_workload_has_no_backward_a_larger_one_is_asked(tmp_path: Path) -> None:
     mixed = PAIR.replace('"workloads": [', '"workloads": [{"name": "b", "params": {"rows": 9}, "backward": False}, ')
     with means(tmp_path, mixed, "cpu") as parts:

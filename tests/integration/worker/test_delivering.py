@@ -17,6 +17,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from db import jobs, outbox, webhooks
+from db.session import make_engine, make_sessions
 from db.vocabulary import StopReason, WebhookType
 from db.webhook_models import WebhookDelivery
 from db.webhooks import NewWebhook
@@ -44,7 +45,7 @@ def post_and_die(sending, allowed):
 
 sessions = make_sessions(make_engine(sys.argv[1], "killed"))
 Deliverer(sessions, (ip_network("127.0.0.0/8"),), post=post_and_die, poll_s=0.05, lease_s=2).start()
-time.sleep(60)
+time.sleep(300)
 """
 
 
@@ -118,7 +119,7 @@ def test_a_sender_killed_between_sending_and_settling_is_made_good(sessions: Ses
     with Receiver() as receiver:
         webhook_id, secret = make(sessions, receiver.url)
         job_id = finish_a_job(sessions)
-        killed = subprocess.run([sys.executable, "-c", KILLED, database_url], timeout=20, check=False)
+        killed = subprocess.run([sys.executable, "-c", KILLED, database_url], timeout=250, check=False)
         assert killed.returncode == -signal.SIGKILL
         assert len(receiver.got) == 1
         (row,) = deliveries(sessions, webhook_id)
@@ -162,20 +163,23 @@ def test_one_that_answers_410_is_sent_nothing_more(sessions: Sessions) -> None:
     assert (row.state, row.status) == ("failed", 410)
 
 
-def test_a_sender_outlives_its_database_and_a_webhook_that_goes(sessions: Sessions) -> None:
+def test_a_sender_outlives_its_database_and_a_webhook_that_goes(sessions: Sessions, database_url: str) -> None:
+    apart = make_sessions(make_engine(database_url, "sender"))
+
     def remove() -> None:
         with sessions.begin() as session:
             session.execute(text("DELETE FROM webhooks"))
 
     with Receiver() as receiver:
         webhook_id, _ = make(sessions, receiver.url)
-        with delivering_to_the_end(sessions):
+
+        def cut() -> bool:
             with sessions.begin() as session:
-                session.execute(
-                    text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
-                         " AND datname = current_database()")
-                )  # fmt: skip
-            time.sleep(0.2)
+                pids = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'sender'"
+                return session.execute(text(pids)).all() != []
+
+        with delivering_to_the_end(apart):
+            until(cut)
             finish_a_job(sessions)
             until(lambda: len(receiver.got) == 1 and ended(sessions, webhook_id))
 

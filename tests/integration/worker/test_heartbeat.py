@@ -39,9 +39,9 @@ class Work:
 
 def test_a_lease_outlives_its_length_while_the_work_runs(sessions: Sessions, claim: Claim) -> None:
     work = Work()
-    with Lease(sessions, claim, interrupt=work, lease_s=0.6, renew_s=0.1) as lease:
+    with Lease(sessions, claim, interrupt=work, lease_s=4, renew_s=0.1) as lease:
         for _ in range(5):
-            assert not work.interruption.wait(0.25)
+            assert not work.interruption.wait(1)
             with sessions.begin() as session:
                 assert recovery.reap(session).requeued == 0
     lease.check()

@@ -281,8 +281,8 @@ def test_one_proposal_in_five_goes_without_and_both_are_recorded(here: Runtime) 
 def test_the_prompt_holds_all_that_is_recorded_as_shown_with_strangers_words_fenced(here: Runtime) -> None:
     known(here)
     job = make_job(here.sessions, problem_hash="new", models=(MODEL,))
-    # Each goes without a tenth of the items, by dice on ids that are new each time: of five one is told nearly all.
-    told = max((brief(here, each) for each in asked(here, job, count=5)), key=lambda made: len(made.request.knowledge))
+    # Each goes without a tenth of the items, by dice on ids that are new each time: of ten one is told nearly all.
+    told = max((brief(here, each) for each in asked(here, job, count=10)), key=lambda made: len(made.request.knowledge))
     prompt = build_prompt(told.request).messages[1]["content"]
     assert len(told.request.knowledge) >= 4
     for item in told.request.knowledge:

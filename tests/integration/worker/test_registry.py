@@ -59,7 +59,7 @@ def test_what_a_stopping_worker_has_in_hand_is_given_back_after_a_while(
     membership = Membership(sessions, WorkerFacts(OWNER, "box", 1, ("cpu",), "cpu"), beat_s=60)
     membership.join()
     claim_kind(sessions, WorkKind.ADVANCE)
-    release = membership.release_after(0.5)
+    release = membership.release_after(5)
     assert states(sessions, WorkKind.ADVANCE) == ["running"]
     release.join()  # it logs last: a thread that prints while pytest takes sys.stdout away can crash the interpreter
     assert states(sessions, WorkKind.ADVANCE) == ["queued"]

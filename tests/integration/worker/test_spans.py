@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from db import candidates, tracing
+from db import candidates, otlp, tracing
 from db.ledger import Claim
 from db.models import Evaluation, Job
 from db.session import make_engine, make_sessions
@@ -60,6 +60,7 @@ def collector() -> Iterator[Collector]:
 def traced(here: Runtime, collector: Collector, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runtime]:
     """A worker that traces; `tracing.stop()` sends all of it."""
     monkeypatch.setattr(runtime, "_current", here)
+    monkeypatch.setattr(otlp, "STOP_S", 60.0)  # a process that ends waits for 2 s
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-collector-key=the-collectors-key")
     monkeypatch.setenv("KERNELWRIGHT_OTLP_ENDPOINT", collector.endpoint)
     tracing.start(Settings(otlp_endpoint=collector.endpoint), "kernelwright-worker")

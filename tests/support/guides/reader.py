@@ -6,6 +6,7 @@ Nothing else is set up: what a page needs it must say, or say that its reader ha
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -74,7 +75,8 @@ class Reader:
             self._bash.kill()
             self._bash.communicate()
             for left in processes_in(self._folder):  # what a page was doing when it took too long
-                os.kill(int(left.split()[0]), signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(left.split()[0]), signal.SIGKILL)
         if error is None and set(statuses) - {"0"}:
             raise PageIsWrong(f"servers ended with status {statuses} after Ctrl-C")
 

@@ -48,7 +48,7 @@ class Rung:
 
 
 async def test_the_first_is_rung_for_at_once_and_a_burst_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doorbell, "TOGETHER_S", 0.5)
+    monkeypatch.setattr(doorbell, "TOGETHER_S", 3.0)
     rung = Rung()
     bells = Doorbell(rung)
     bells.ring_soon([bell(0)])

@@ -20,14 +20,14 @@ from benchmarks.record.plan import Entry, plan
 def test_a_device_is_busy_as_long_as_somebody_holds_its_lock(tmp_path: Path) -> None:
     held, free = tmp_path / "gpu-a.lock", tmp_path / "gpu-b.lock"
     free.touch()
-    with held.open("w") as file, Watch(tmp_path) as watch:
+    with held.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
-        deadline = time.monotonic() + 10
-        while watch.shares().get("gpu-a", 0) == 0 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        time.sleep(0.1)
-        shares = watch.shares()
-    assert shares["gpu-a"] > 0.5 and shares["gpu-b"] == 0
+        with Watch(tmp_path) as watch:
+            deadline = time.monotonic() + 20
+            while "gpu-b" not in watch.shares() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            shares = watch.shares()
+    assert (shares["gpu-a"], shares["gpu-b"]) == (1.0, 0.0)
     with held.open("w") as file:  # looking has not kept it
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 

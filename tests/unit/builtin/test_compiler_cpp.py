@@ -179,7 +179,7 @@ def test_a_reference_that_does_not_run_is_no_seed() -> None:
 
 def test_the_confined_build_finds_torchs_headers(tmp_path: Path) -> None:
     built: list[tuple[str, Path]] = []
-    cache = BuildCache(tmp_path / "builds")
+    cache = BuildCache(tmp_path / "builds", timeout_s=280)
 
     def build(language: str, source: str, flags: Any) -> Path:
         built.append((source, cache.build(language, source, flags).path))

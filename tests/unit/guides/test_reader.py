@@ -25,7 +25,7 @@ def type_in(home: Path, text: str, **yours: str) -> None:
         reader.read(read("page.md", text))
 
 
-SERVER = "```sh server\necho up; trap 'exit {status}' INT; while true; do sleep 0.05; done\n```\n```output\nup\n```\n"
+SERVER = "```sh server\ntrap 'exit {status}' INT; echo up; while true; do sleep 0.05; done\n```\n```output\nup\n```\n"
 
 
 def test_a_page_is_typed_in_order_in_one_shell_and_one_folder(home: Path) -> None:

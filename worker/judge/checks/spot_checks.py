@@ -34,6 +34,8 @@ _SHARE, _LEAST_SHARE = 0.6, 0.3
 which of its calls were stopped, and what was known of the next it could use."""
 _SLOW_S, _ENOUGH = 0.25, 24
 """Seconds of a slow call; stops that found own or foreign code."""
+_SEEN_S, _IN_VAIN = 2e-3, 3
+"""Shorter calls are over when a stop comes, on slow cores; no more are made than so many times what is wanted."""
 _LATE_SHARE = 0.25
 """Of the stops, while results are copied. `sampled` looks for late work too: on slow cores that three other loads had a
 part of it did not see a Tensor.copy_ that computed."""
@@ -121,6 +123,15 @@ class SpotChecks:
     def share(self, workload: str) -> float:
         """How likely the next call is one to stop."""
         return self._found[workload].share
+
+    def wants_more(self, workload: str) -> bool:
+        """Whether too few stops of a race found whose code ran. Where cores are slow the usual race has nine rounds: in
+        three judgements of three torch's product was found less often than a refusal takes."""
+        found = self._found[workload]
+        if not found.calls_s or statistics.median(found.calls_s) < _SEEN_S:
+            return False
+        wanted = _ENOUGH / len(self._found)
+        return found.own + sum(found.foreign.values()) < wanted and found.stops < _IN_VAIN * wanted
 
     def timed(self, workload: str, call_s: float, keep_s: float) -> None:
         """A call that was not stopped took so long, and the copy of its result. The first one's workload is being

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import random
 import statistics
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -39,6 +40,8 @@ from worker.judge.verdict import BaselineFault, Fault, Verdict
 
 _MIN_ROUNDS = 9
 _SLOW_ROUND_S, _SLOW_ROUNDS = 1.0, 3
+_MORE_STOPS_S = 4.0
+"""Of further rounds on a CPU, where spot checks have found too little."""
 _FULL_CHECK_SHARE = 0.2
 _PROOF_SHARE = 0.25
 _OF_THE_GAIN = 0.1
@@ -209,6 +212,9 @@ class _Race:
                 self._leave_out(rounds)
         while len(rounds) < self._fitting(self._pace.patience_s) and self._too_wide(rounds):
             rounds += [self._round(fresh, len(rounds)) for _more in range(4)]
+        until = time.monotonic() + _MORE_STOPS_S
+        while self._spot_checks and self._spot_checks.wants_more(self._exhibit.name) and time.monotonic() < until:
+            rounds.append(self._round(fresh, len(rounds)))
         return rounds
 
     def _leave_out(self, rounds: list[dict[int, Sample]]) -> None:

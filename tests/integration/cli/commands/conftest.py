@@ -75,6 +75,6 @@ def job(client: Client, history: History) -> Job:
 def kernelwright(url: str) -> Kernelwright:
     def run(*arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
         env = environment(**{"KERNELWRIGHT_URL": url, **variables})
-        return subprocess.run(command(*arguments), env=env, capture_output=True, text=True, check=False, timeout=60)
+        return subprocess.run(command(*arguments), env=env, capture_output=True, text=True, check=False, timeout=400)
 
     return run

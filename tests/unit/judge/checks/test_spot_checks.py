@@ -83,6 +83,21 @@ def test_a_few_stops_decide_nothing(trial: Any, monkeypatch: pytest.MonkeyPatch)
     assert trial.evaluation.checks[-1].passed
 
 
+def test_where_few_stops_found_anybody_more_are_wanted(trial: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wants(found: list[list[tuple[Whose, str]]], call_s: float = 5e-3) -> bool:
+        made = checks_of(trial, monkeypatch, found)
+        made.timed("even", call_s, 1e-4)
+        made.timed("even", call_s, 1e-4)
+        return made.wants_more("even")
+
+    assert not SpotChecks(trial, [], LISTED).wants_more("even"), "nobody knows how long a call is"
+    assert wants([[TORCH]] * 10 + [[MINE]] * 10)
+    assert not wants([[TORCH]] * 12 + [[MINE]] * 12)
+    assert not wants([[TORCH]], call_s=1e-3), "such calls are over when a stop comes"
+    assert wants([[]] * 60 + [[MINE]] * 5)
+    assert not wants([[]] * 70 + [[MINE]] * 5), "where they find nobody no more will"
+
+
 def test_own_code_while_results_are_copied_is_suspicious(trial: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     checks_of(trial, monkeypatch, [[MINE]] * 2 + [[TORCH]] * 4, late=True).check()
     with pytest.raises(Fault) as caught:

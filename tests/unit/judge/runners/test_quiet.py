@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from worker.judge.runners import quiet
 
@@ -23,8 +24,10 @@ def test_a_process_that_shares_its_core_waits() -> None:
 
 
 def test_a_process_that_sleeps_waits_for_nothing() -> None:
-    sleeper = subprocess.Popen(["sleep", "5"])
-    time.sleep(0.3)
+    sleeper = subprocess.Popen(["sleep", "60"])
+    until = time.monotonic() + 20
+    while "(sleep) S" not in Path(f"/proc/{sleeper.pid}/stat").read_text() and time.monotonic() < until:
+        time.sleep(0.01)
     before = quiet.waited_s(sleeper.pid)
     time.sleep(0.2)
     assert quiet.waited_s(sleeper.pid) - before < 0.01

@@ -50,7 +50,18 @@ def test_migrants_are_the_best_tenth_and_at_least_one() -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 5))
-def test_every_island_grows_and_from_its_own_kernels(seed: int, slots: int) -> None:
+def test_islands_grow_from_their_own_kernels(seed: int, slots: int) -> None:
+    turns_of(seed, slots)
+
+
+def test_every_island_grows() -> None:
+    turns = sum((turns_of(seed, slots=1 + seed % 5) for seed in range(20)), Counter())
+    assert len(turns) == COUNT
+    assert max(turns.values()) < 1.5 * min(turns.values())
+
+
+def turns_of(seed: int, slots: int) -> Counter[int]:
+    """How often each island of a search grew, each time from a kernel of its own."""
     world = landscape(seed, PolicyName.ISLANDS, 60, slots=slots, failing=0.2, duplicate=0.0, provider_down=0.0)
     count = island_count(world.job)
     turns: Counter[int] = Counter()
@@ -66,8 +77,7 @@ def test_every_island_grows_and_from_its_own_kernels(seed: int, slots: int) -> N
             residents = {n.id for n in population(tree, place % count, count)}
             assert expansion.parents[0] in residents or not residents
         world.something_happens()
-    assert set(turns) == set(range(count))
-    assert max(turns.values()) < 4 * min(turns.values()) + 4
+    return turns
 
 
 def test_an_island_without_kernels_starts_from_anyones() -> None:
