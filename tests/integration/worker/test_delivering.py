@@ -163,9 +163,15 @@ def test_one_that_answers_410_is_sent_nothing_more(sessions: Sessions) -> None:
     assert (row.state, row.status) == ("failed", 410)
 
 
-def test_a_sender_outlives_its_database_and_a_webhook_that_goes(sessions: Sessions, database_url: str) -> None:
-    apart = make_sessions(make_engine(database_url, "sender"))
+@pytest.fixture
+def apart(database_url: str) -> Iterator[Sessions]:
+    """A sender's own connections, which can be cut while the test's stay."""
+    engine = make_engine(database_url, "sender")
+    yield make_sessions(engine)
+    engine.dispose()
 
+
+def test_a_sender_outlives_its_database_and_a_webhook_that_goes(sessions: Sessions, apart: Sessions) -> None:
     def remove() -> None:
         with sessions.begin() as session:
             session.execute(text("DELETE FROM webhooks"))

@@ -24,8 +24,9 @@ from worker.judge.verdict import ReferenceFailed, ReferenceFull
 _SIZES = (3, 7, 33, 257)
 """Sizes that no tile divides: odd, just over a warp, just over a block."""
 _MAX_SHAPES, _MAX_PROBES = 12, 16
-_MAX_GROWTH = 4.0
-"""A variant's inputs may be this much larger than the smallest workload's."""
+_MAX_GROWTH, _MORE_INPUTS, _MORE_PARAMETERS = 4.0, 1 << 20, 20 << 20
+"""A variant's inputs may be this much larger than the smallest workload's, and its parameters, and have so many bytes
+more: weights that one layer makes for each sample are of a size squared (9.5 GB in the judge of a CPU)."""
 _GROWN = 1.5
 """A variant with so many times the bytes of the smallest workload is one that was stretched."""
 _MOVED_UNITS = 8.0
@@ -137,12 +138,12 @@ def make_shapes(problem: Problem, smallest: Instance, domains: Mapping[str, Doma
     device = _device_of(smallest)
     found: list[Variant] = []
     rng = random.Random(seed)
-    size, indexed = _size(smallest), any(_integral(value) for value in smallest.like)
+    indexed = any(_integral(value) for value in smallest.like)
     elements = max((value.numel() for value in smallest.like if isinstance(value, torch.Tensor)), default=1)
     for workload in _resized(smallest.workload, elements, rng):
         if len(found) == _MAX_SHAPES:
             break
-        variant = _shape_variant(problem, workload, device, seed, size, indexed=indexed)
+        variant = _shape_variant(problem, workload, device, seed, smallest, indexed=indexed)
         if variant is not None:
             found.append(variant)
     return found or _resized_batches(problem, smallest, domains, seed)
@@ -244,7 +245,7 @@ def make_served(problem: Problem, instance: Instance, seed: int) -> list[Variant
         return []
     workload = replace(instance.workload, name=f"{instance.workload.name} without gradients", backward=False)
     indexed = any(_integral(value) for value in instance.like)
-    variant = _shape_variant(problem, workload, _device_of(instance), seed, _size(instance), indexed=indexed)
+    variant = _shape_variant(problem, workload, _device_of(instance), seed, instance, indexed=indexed)
     return [replace(variant, listed=True)] if variant is not None and variant.compared else []
 
 
@@ -257,7 +258,7 @@ def make_one_more(problem: Problem, instance: Instance, seed: int) -> list[Varia
     indexed = any(_integral(value) for value in instance.like)
     for keys in (tuple(sizes), *((key,) for key in sizes)):
         workload = _with_params(instance.workload, {key: sizes[key] + 1 for key in keys})
-        variant = _shape_variant(problem, workload, device, seed, _size(instance), indexed=indexed)
+        variant = _shape_variant(problem, workload, device, seed, instance, indexed=indexed)
         if variant is not None:
             return [variant]
     return []
@@ -307,15 +308,30 @@ def _size(instance: Instance) -> int:
     return sum(getattr(value, "nbytes", 0) for value in instance.like)
 
 
+def _stretched(workload: Workload, smallest: Workload) -> bool:
+    """Whether a size is many times the smallest workload's."""
+    pairs = ((value, smallest.params.get(key)) for key, value in workload.params.items())
+    return any(type(new) is int and type(old) is int and new > _MAX_GROWTH * old for new, old in pairs)
+
+
+def _parameter_bytes(instance: Instance) -> int:
+    return sum(parameter.nbytes for parameter in instance.model.parameters())
+
+
 def _shape_variant(
-    problem: Problem, workload: Workload, device: str, seed: int, smallest: int, *, indexed: bool
+    problem: Problem, workload: Workload, device: str, seed: int, smallest: Instance, *, indexed: bool
 ) -> Variant | None:
-    """None when the reference does not accept these sizes. `smallest`: bytes of the smallest workload's inputs;
-    `indexed`: some of them are integers."""
-    largest = _MAX_GROWTH * smallest + (1 << 20)
+    """None when the reference does not accept these sizes, or they are too large beside those of `smallest`. `indexed`:
+    some inputs are integers."""
+    largest = _MAX_GROWTH * _size(smallest) + _MORE_INPUTS
+    most_parameters = _MAX_GROWTH * _parameter_bytes(smallest) + _MORE_PARAMETERS
     try:
-        if _LONG in workload.params.values():
-            expected = problem.footprint(workload)  # 65,539 columns may be gigabytes
+        # Before any of it is made: 65,539 columns may be gigabytes.
+        long = _LONG in workload.params.values()
+        expected = problem.footprint(workload) if long or _stretched(workload, smallest.workload) else None
+        if expected is not None and expected.parameters > most_parameters:
+            return None
+        if long:
             if expected is None or expected.inputs + expected.parameters + expected.outputs > _LONG_BYTES:
                 return None
             largest = _LONG_BYTES
@@ -325,9 +341,9 @@ def _shape_variant(
             if _size(first) <= largest:
                 call_reference(first.model, first.like[: first.forward_inputs])
         instance = problem.instance(workload, device, seed)
-        if _size(instance) > largest:
+        if _size(instance) > largest or _parameter_bytes(instance) > most_parameters:
             return None
-        grown = _size(instance) > _GROWN * smallest
+        grown = _size(instance) > _GROWN * _size(smallest)
         return _variant(problem, instance, resolved(problem, instance), device, seed, grown=grown)
     except _FULL:
         raise

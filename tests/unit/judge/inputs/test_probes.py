@@ -17,6 +17,24 @@ from worker.judge.reference.problem import Problem
 from worker.judge.verdict import ReferenceFailed, ReferenceFull
 
 SEED = 5
+A_MATRIX_FOR_EACH_ROW = """
+import torch
+
+SPEC = {"workloads": [{"name": "small", "params": {"rows": 8, "dim": 16}}]}
+
+class Model(torch.nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.dim, self.weights = dim, torch.nn.Linear(8, dim * dim)
+    def forward(self, x):
+        return torch.bmm(x[:, None], self.weights(x[:, :8]).view(-1, self.dim, self.dim))
+
+def get_inputs(rows=8, dim=16):
+    return [torch.randn(rows, dim)]
+
+def get_init_inputs(dim=16):
+    return [dim]
+"""
 
 
 def first_case(name: str, family: str = "normal") -> tuple[Problem, Truth, Case]:
@@ -117,6 +135,16 @@ class TestShapes:
     def test_sizes_without_any_result_must_only_be_survived(self) -> None:
         assert self.named("variance", "odd with cols=1333").compared
         assert not self.named("variance", "odd with cols=1").compared, "a variance of one number is NaN"
+
+    def test_none_has_parameters_that_are_out_of_proportion(self) -> None:
+        problem = Problem(A_MATRIX_FOR_EACH_ROW, "made")
+        smallest = problem.instance(problem.workloads("cpu")[0], "cpu", SEED)
+        found = make_shapes(problem, smallest, resolved(problem, smallest), SEED)
+        largest = {variant.name: max(each.numel() for each in variant.instance.model.parameters()) for variant in found}
+        assert max(largest.values()) * 4 <= probes._MAX_GROWTH * 16**2 * 8 * 4 + probes._MORE_PARAMETERS
+        assert "small with rows=4377" in largest, "more rows than 16 bits can count numbers"
+        assert "small with dim=17" in largest
+        assert "small with dim=8753" not in largest, "two gigabytes of weights"
 
     def named(self, problem: str, name: str) -> Variant:
         return next(variant for variant in self.variants(problem) if variant.name == name)
