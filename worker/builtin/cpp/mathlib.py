@@ -75,7 +75,8 @@ template <class F> INLINE F kw_copysign(F x, F y) {
 """
 
 _EXP = """\
-// p * 2^n by adding n to p's exponent; n sits in the low bits of t.
+// The bits of p * 2^n by adding n to p's exponent; n sits in the low bits of t. Of a t that is NaN those are any bits:
+// whoever may have one multiplies by a power made of them, and has NaN.
 INLINE int32_t raised(int32_t p, int32_t t) { return (int32_t)((uint32_t)p + ((uint32_t)t << 23)); }
 INLINE vi raised(vi p, vi t) { return p + (t << 23); }
 // exp: x = n ln2 + r, |r| <= ln2 / 2, a polynomial for e^r, times 2^n.
@@ -106,7 +107,7 @@ template <class F> INLINE F kw_exp_near(F x) {
     p = fma(p, r, 4.9999994040e-1f);
     p = fma(p, r, 1.0f);
     p = fma(p, r, 1.0f);
-    return from_bits(raised(to_bits(p), to_bits(t)));
+    return p * from_bits(raised(to_bits(splat<F>(1.0f)), to_bits(t)));
 }
 template <class F> INLINE F kw_exp_down(F x) {  // x <= 0
     return select(x < -87.0f, splat<F>(0.0f), kw_exp_near(x));

@@ -78,7 +78,8 @@ def test_function_is_accurate(library: Any, form: str, name: str) -> None:
 @pytest.mark.parametrize("form", ["loop", "vector"])
 @pytest.mark.parametrize("name", sorted(set(FUNCTIONS) - {"sign"}))
 def test_function_keeps_special_values(library: Any, form: str, name: str) -> None:
-    x = torch.tensor([float("nan"), float("inf"), float("-inf"), 0.0, -0.0, 3e38, -3e38, 1e-40])
+    nans = torch.tensor([0x7FC00000, 0x7FFFFFFF, -0x00400000, -1, 0x7F800001], dtype=torch.int32).view(torch.float32)
+    x = torch.cat([nans, torch.tensor([float("inf"), float("-inf"), 0.0, -0.0, 3e38, -3e38, 1e-40])])
     wanted = FUNCTIONS[name][0](x)
     assert torch.allclose(run(library, form, name, x), wanted, rtol=1e-5, atol=1e-44, equal_nan=True)
 

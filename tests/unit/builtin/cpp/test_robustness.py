@@ -52,7 +52,10 @@ def test_an_empty_batch_is_no_problem(name: str, recipe: str) -> None:
     assert torch.equal(first, expected)
 
 
-SPECIAL = torch.tensor([float("nan"), float("inf"), float("-inf"), -0.0, 1e-42, 3e38, -3e38])
+SPECIAL = {"NaN": 0x7FC00000, "CUDA's NaN": 0x7FFFFFFF, "-NaN": -1} | {
+    str(value): int(torch.tensor(value).view(torch.int32)) for value in (float("inf"), float("-inf"), -0.0, 1e-42, 3e38)
+}
+"""As bits: an exponential that added to those of a NaN made numbers of some."""
 
 
 @pytest.mark.parametrize(
@@ -62,13 +65,13 @@ SPECIAL = torch.tensor([float("nan"), float("inf"), float("-inf"), -0.0, 1e-42, 
      ("cumsum", "scan"), ("activations", "pointwise"), ("more_math", "pointwise"), ("l2_normalize", "rowwise"),
      ("softmax", "rowwise")],
 )  # fmt: skip
-@pytest.mark.parametrize("value", SPECIAL.tolist(), ids=str)
-def test_one_special_value_leaves_the_same_marks_as_in_eager(name: str, recipe: str, value: float) -> None:
+@pytest.mark.parametrize("bits", SPECIAL.values(), ids=SPECIAL.keys())
+def test_one_special_value_leaves_the_same_marks_as_in_eager(name: str, recipe: str, bits: int) -> None:
     case = of(name, recipe, "w1")[0]
 
     def mark(t: torch.Tensor) -> torch.Tensor:
         t = t.clone()
-        t.view(-1)[5] = value
+        t.view(-1)[5:6] = torch.tensor([bits], dtype=torch.int32).view(torch.float32)
         return t
 
     for found, eager, _ in zip(*case.outputs(mark), strict=True):
