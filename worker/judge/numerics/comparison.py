@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from worker.judge.numerics.hot_rows import accumulation_fault
-from worker.judge.numerics.measures import bias, element_bound, element_excess, slice_error
+from worker.judge.numerics.measures import bias, bias_of_most, element_bound, element_excess, slice_error
 from worker.judge.numerics.precision import EIGHT_BITS, representable, unit, widened
 from worker.judge.numerics.slices import parts_of, sized
 from worker.judge.numerics.tolerance import Tolerance
@@ -96,6 +96,8 @@ def compare(
     rounded_to = limit.rounded_to or dtype
     usual = max(abs(honest[0]) if honest else 0.0, limit.bias)
     bound = max(4 * spread, _BIAS_UNITS.get(rounded_to, 64.0) * unit(rounded_to), 4 * usual)
+    if abs(mean) > bound:
+        mean = bias_of_most(output, truth, bound)
     if abs(mean) > bound:
         reason = f"the result is biased: it is {mean:+.1e} of the true one too large on average (bound {bound:.1e})"
         return Comparison(False, reason, error, where, excess, mean, bound)

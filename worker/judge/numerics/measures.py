@@ -24,6 +24,8 @@ from worker.judge.numerics.tolerance import AS_HONEST, Tolerance
 
 _ELEMENT_KAPPA = 16.0
 _BIAS_BLOCKS, _BIAS_MIN_BLOCK = 32, 64
+_BY_ITSELF, _FEW = 8.0, 1 / 16
+"""Times a bias's bound is about what a slice may be off where precision is seen: in bf16 both are 1.6e-2."""
 _LEAST = torch.finfo(torch.float64).tiny
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _UNEVEN = 4.0
@@ -119,10 +121,40 @@ def bias(output: torch.Tensor, truth: torch.Tensor) -> tuple[float, float] | Non
     products, powers = [], []
     blocks = (torch.split(side.reshape(-1)[: size * _BIAS_BLOCKS], size) for side in (output, truth))
     for result, exact in zip(*blocks, strict=True):
-        finite = torch.isfinite(exact) & torch.isfinite(result)
-        y = torch.where(finite, exact, 0.0)
-        products.append((result.to(torch.float64) - exact).masked_fill_(~finite, 0.0).mul_(y).sum())
-        powers.append(y.square_().sum())
+        product, power = _products(result, exact)
+        products.append(product.sum())
+        powers.append(power.sum())
+    return _mean_and_error(products, powers)
+
+
+def bias_of_most(output: torch.Tensor, truth: torch.Tensor, bound: float) -> float:
+    """The mean of `bias` without the few rows that are far off by themselves: by more than `_BY_ITSELF` times `bound`,
+    where they hold at most `_FEW` of their block's <y, y>. A factor is in all rows; what is wrong with one row is for
+    slices to tell, and blocks are no independent samples of it where rows repeat. One of 128 columns of a sample's
+    matrix was 33 % off in 4 rows of each block, since rounding decides the sign that GELU looks at: a bias of 1.1e-2
+    +- 1.7e-5, and eager's was 7.6e-3 in another draw (of 57 of interformer_pffn's gradient, bound 2e-3; measured)."""
+    width, products, powers = truth.shape[-1], [], []
+    blocks = (torch.tensor_split(side.reshape(-1, width), _BIAS_BLOCKS) for side in (output, truth))
+    for result, exact in zip(*blocks, strict=True):
+        product, power = (terms.sum(-1) for terms in _products(result, exact))
+        apart = product.abs() > _BY_ITSELF * bound * power
+        if float(power[apart].sum()) <= _FEW * float(power.sum()):
+            product, power = product[~apart], power[~apart]
+        products.append(product.sum())
+        powers.append(power.sum())
+    found = _mean_and_error(products, powers)
+    return found[0] if found else 0.0
+
+
+def _products(result: torch.Tensor, exact: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """e y and y y of each element; 0 where a side is not finite."""
+    finite = torch.isfinite(exact) & torch.isfinite(result)
+    y = torch.where(finite, exact, 0.0)
+    return (result.to(torch.float64) - exact).masked_fill_(~finite, 0.0).mul_(y), y.square_()
+
+
+def _mean_and_error(products: list[torch.Tensor], powers: list[torch.Tensor]) -> tuple[float, float] | None:
+    """(mean, standard error) over blocks of <e, y> / <y, y>; None where most have no <y, y>."""
     product, power = torch.stack(products), torch.stack(powers)
     used = power > 0
     if int(used.sum()) < _BIAS_BLOCKS // 2:

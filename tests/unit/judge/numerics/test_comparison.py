@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -141,6 +142,20 @@ class TestWorkingType:
         shrunk = (truth * (1 - 2e-5)).float()
         assert not compare(shrunk, truth, truth.float(), tolerance(1e-7, 5e-3, torch.float32)).passed
         assert compare(shrunk, truth, truth.float(), tolerance(1e-7, 1e-1, torch.bfloat16)).passed
+
+    def test_a_few_rows_that_are_far_off_are_no_factor_in_all(self) -> None:
+        truth = normal(1024, 64).bfloat16().double()
+        limit = tolerance(0.1, 1.0, torch.bfloat16)  # inputs on which rounding decides whole rows
+        judged = partial(compare, truth=truth, eager=truth.bfloat16(), limit=limit)
+
+        def with_rows(period: int, factor: float = 1.0) -> torch.Tensor:
+            found = truth * factor
+            found[::period] *= 1.33
+            return found.bfloat16()
+
+        assert judged(with_rows(32)).passed
+        assert "biased" in judged(with_rows(32, factor=1.006)).reason
+        assert "biased" in judged(with_rows(8)).reason
 
 
 class TestSamples:
