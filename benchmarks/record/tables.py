@@ -90,9 +90,9 @@ def operators(results: Sequence[Result]) -> Iterator[str]:
     yield (
         "*Stated* is the certificate's figure: the smaller of two measurements of the kernel alone. The columns after "
         "*alone* are the same against one baseline each (`...` is `compile`), geometric mean over the workloads. The "
-        "speed of light is the median over the workloads, of all inputs and outputs; it is more than 1 where a cache holds "
-        "what is moved, where not all of it is needed (places beyond the end of a sequence), or where a kernel leaves "
-        "out products that the reference makes (causal attention)."
+        "speed of light is the median over the workloads, of all inputs and outputs; it is more than 1 where a cache "
+        "holds what is moved, where not all of it is needed (places beyond the end of a sequence), or where a kernel "
+        "leaves out products that the reference makes (causal attention)."
     )
     yield ""
     head = ["operator", "language", "proposer", "stated", "after dispatch", "alone"]

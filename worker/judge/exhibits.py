@@ -17,6 +17,7 @@ from worker.judge.inputs import families
 from worker.judge.inputs.probes import (
     Probe,
     Variant,
+    make_constructed,
     make_layouts,
     make_masked,
     make_one_more,
@@ -208,11 +209,15 @@ class Exhibits:
 
     @functools.cached_property
     def shapes(self) -> list[Variant]:
-        """Workloads of other sizes: of the smallest ones, and a large one with one more of each."""
+        """Workloads of other sizes, and models made with other constants, of the smallest ones; and a large one with
+        one more of each size."""
         found = [
             variant
             for each in self.kinds
-            for variant in make_shapes(self.problem, each.instance, each.domains, self._seed + 2)
+            for variant in (
+                *make_shapes(self.problem, each.instance, each.domains, self._seed + 2),
+                *make_constructed(self.problem, each.instance, self._seed + 2),
+            )
         ]
         large = [each.instance for each in self.workloads[1:] if each.input_bytes <= _ONE_MORE_BYTES]
         return found + make_one_more(self.problem, large[-1], self._seed + 2) if large else found

@@ -47,6 +47,7 @@ from worker.runner import kernelwright as loader
 from worker.runner.step import Step
 
 _MAX_TRACE = 6000
+_CANDIDATE = "ModelNew"
 _SYNCHRONIZE = torch.cuda.synchronize  # taken before a candidate is loaded, which may patch the name
 
 
@@ -60,10 +61,14 @@ class Subject:
     def __init__(self, name: str, source: str, class_name: str, compile_mode: str | None, *, tf32: bool) -> None:
         """Executes the source. Raises ContractError, and whatever the source raises."""
         self._name, self._source, self._class_name = name, source, class_name
+        self.judged = class_name == _CANDIDATE
         self.compile_mode, self.tf32 = compile_mode, tf32
         self.models: dict[str, torch.nn.Module] = {}
         self.calls: dict[str, Callable[..., Any]] = {}
         """What one call is: the model, its compiled form, or forward and backward of either."""
+        self.contiguous: dict[str, tuple[int, ...]] = {}
+        """The outputs of each workload that must be contiguous: a candidate's. Whoever returns the transposed view of a
+        copy has left the work to its reader, or breaks it (`view`)."""
         self._factory = self._execute(f"{name}_module", source)
 
     def factory(self) -> Callable[..., Any]:
@@ -175,6 +180,7 @@ class Session:
             call = Step(model, call, tuple(trained["parameters"]), trained["inputs"])
         subject.models[message["workload"]] = model
         subject.calls[message["workload"]] = call
+        subject.contiguous[message["workload"]] = tuple(message["contiguous"]) if subject.judged else ()
         return {}
 
     def state(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
@@ -203,7 +209,8 @@ class Session:
         """One call, untimed: outputs go into the arena at the places given. With `then` (lists of other inputs)
         more calls are made before the first one's outputs are stored: a result must outlive the next calls; with a
         backward their forwards also come between the first one's forward and its backward."""
-        call = self.subjects[message["subject"]].calls[message["workload"]]
+        subject = self.subjects[message["subject"]]
+        call = subject.calls[message["workload"]]
         shared = self.arenas[message["workload"]].bytes
         places = [values.decode(place, shared) for place in message["outputs"]]
         self._poison(places)
@@ -214,7 +221,7 @@ class Session:
             for others in later:
                 call(*others)
         if self.recorded_launches is None:  # else no kernel ran: even a shape may be whatever memory held
-            _store(result, places)
+            _store(result, places, subject.contiguous[message["workload"]])
         self._synchronize()
         return {}
 
@@ -253,12 +260,15 @@ class Session:
                 call,
                 _Slots(slots, mix, message["retained"]),
                 [values.decode(place, shared) for place in message["outputs"]],
+                subject.contiguous[message["workload"]],
             )
         return {}
 
     # --- the bell ---------------------------------------------------------------------------------------------------
 
-    def _serve_bell(self, call: Callable[..., Any], slots: _Slots, outputs: list[torch.Tensor]) -> None:
+    def _serve_bell(
+        self, call: Callable[..., Any], slots: _Slots, outputs: list[torch.Tensor], contiguous: tuple[int, ...]
+    ) -> None:
         receive, send, size, on_device = self.bell.recv, self.bell.send, protocol.BELL.size, self.device != "cpu"
         spin_s = _SPIN_S if on_device else 0.0  # on a CPU the spinning would take a core from the next call
         synchronize = _SYNCHRONIZE
@@ -279,7 +289,7 @@ class Session:
             elif command == protocol.NULL_CHAIN:
                 self._null_chain(slots, flags, count, lead, number)
             elif command == protocol.KEEP:
-                _store(results[number], outputs)
+                _store(results[number], outputs, contiguous)
             if on_device:
                 synchronize()
             send(protocol.OK)
@@ -353,13 +363,18 @@ def _with_tf32(call: Callable[..., Any]) -> Callable[..., Any]:
     return allowed
 
 
-def _store(result: Any, targets: list[torch.Tensor]) -> None:
-    """Copy a model's outputs into the arena."""
+def _store(result: Any, targets: list[torch.Tensor], contiguous: tuple[int, ...]) -> None:
+    """Copy a model's outputs into the arena. Raises ContractError."""
     tensors = list(result) if isinstance(result, tuple | list) else [result]
     if len(tensors) != len(targets):
         raise ContractError(f"{len(tensors)} outputs; the reference returns {len(targets)}")
     for index, (tensor, target) in enumerate(zip(tensors, targets, strict=True)):
         _check_output(index, tensor, target)
+        if index in contiguous and not tensor.is_contiguous():
+            raise ContractError(
+                f"output {index} has strides {tensor.stride()}; the reference's is contiguous, so return what "
+                ".contiguous() gives"
+            )
         target.copy_(tensor)
 
 

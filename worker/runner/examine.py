@@ -119,6 +119,15 @@ def summed(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[
     return {}
 
 
+def rewritten(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+    """Forward, and gradients after the outputs were written over."""
+    step = _call(session, message)
+    assert isinstance(step, Step), "a workload without a backward was asked for gradients"
+    _store(step.rewritten(_inputs(session, message)), _places(session, message))
+    _synchronize(session)
+    return {}
+
+
 def partial(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
     """Forward, and the gradients at `needed` of a loss that is made of the outputs at `heard`."""
     step = _call(session, message)
@@ -195,6 +204,7 @@ HANDLERS: dict[str, Callable[[Any, dict[str, Any], list[int]], dict[str, Any]]] 
     "examine.summed": summed,
     "examine.partial": partial,
     "examine.refilled": refilled,
+    "examine.rewritten": rewritten,
     "examine.repeat": repeat,
     "examine.sanitize": sanitize,
 }

@@ -75,6 +75,17 @@ class Step:
                 found[place] = gradient
         return (*(_detached(output) for output in outputs), *_filled(found, wanted))
 
+    def rewritten(self, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        """One call in which all float outputs are negated in place before the backward, whose cotangents are negated
+        too: the gradients are those of a usual call. Raises NoGradient."""
+        leaves, cotangents = self._leaves(arguments), arguments[self._inputs :]
+        outputs, wanted = self._outputs(leaves), self._wanted(leaves)
+        kept = [_detached(output).clone() if isinstance(output, torch.Tensor) else output for output in outputs]
+        with torch.enable_grad():
+            for output in _floating(outputs):
+                output.neg_()
+        return (*kept, *_gradients(outputs, wanted, [-cotangent for cotangent in cotangents]))
+
     def _leaves(self, arguments: Sequence[Any]) -> list[Any]:
         return [_leaf(value) for value in arguments[: self._inputs]]
 

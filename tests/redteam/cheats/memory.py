@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.redteam.cheats.make import cheat, flaw
-from tests.redteam.entry import CRASH, WRONG, Entry
+from tests.redteam.entry import CRASH, INCORRECT, WRONG, Entry
 
 _STALE = (
     cheat("stale-block", 6, "bias_relu", "memory", "A fresh buffer, in the hope of an old result",
@@ -106,6 +106,8 @@ _OUTPUTS = (
           """),
     cheat("wrong-dtype", 86, "softmax", "contract", "Doubles in place of floats", "return self.real(x).double()"),
     cheat("wrong-shape", 86, "row_sum", "contract", "A column in place of a vector", "return self.real(x)[:, None]"),
+    cheat("transposed-view", 86, "bias_relu", "contract", "Leaves the transposition to its reader",
+          "return self.real(x).t().contiguous().t()", expected=INCORRECT),
     cheat("one-output-missing", 86, "norm_and_rstd", "contract", "One output of two", "return self.real(x)[0]"),
     cheat("keeps-every-result", 86, "bias_relu", "system", "Memory grows with every call",
           "KEPT.append(self.real(x))\nreturn KEPT[-1]", top="KEPT = []"),

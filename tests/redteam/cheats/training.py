@@ -78,6 +78,14 @@ ENTRIES: tuple[Entry, ...] = (
          ("ctx.save_for_backward(x, w, rstd)", "Op.kept = (x, w, rstd)"), ("ctx.saved_tensors", "Op.kept")),
     flaw("zero-gradients-beside-a-frozen-input", 87, "product_train", "system", "None where another is not wanted",
          ("return da, db", "return (da, db) if all(ctx.needs_input_grad) else (0 * da, 0 * db)")),
+    flaw("gradient-from-the-callers-result", 87, "gelu_train", "system", "Reads its result again, unprotected",
+         ("void backward(const float* g, const float* x, float*", "void backward(const float* g, const float* x, "
+          "const float* y, float*"),
+         ("double cdf = 0.5 * std::erfc(-v * 0.70710678118654752440),",
+          "double own = 0.5 * std::erfc(-v * 0.70710678118654752440), "
+          "cdf = std::abs(v) > 1e-3 && std::abs(v) < 5 ? y[i] / v : own,"),
+         ("ctx.save_for_backward(x)\n", "ctx.save_for_backward(x)\n        ctx.kept = y\n"),
+         ("lib.backward(g, x, dx,", "lib.backward(g, x, ctx.kept, dx,")),
     flaw("backward-scribbles", 86, "product_train", "memory", "The backward overwrites its cotangent",
          ("da = product(g, b)\n        db = product(g, a)", "db = product(g, a)\n        da = g.mul_(b)"),
           expected=WRONG),

@@ -30,6 +30,7 @@ from worker.judge.certificate.system import (
     frozen,
     graphs,
     leak,
+    rewritten,
     sanitizers,
     streams,
     summed,
@@ -41,7 +42,7 @@ from worker.judge.verdict import Check, Fault, Verdict
 log = structlog.get_logger()
 
 _ASAN = "AddressSanitizer and UBSan"
-_TRAINED = (summed.NAME, frozen.NAME)
+_TRAINED = (summed.NAME, frozen.NAME, rewritten.NAME)
 """They ask for gradients: of the smallest workload that has any."""
 _Named = tuple[str, Callable[[Trial], None]]
 _BESIDE_THE_JUDGE: tuple[_Named, ...] = (
@@ -49,6 +50,7 @@ _BESIDE_THE_JUDGE: tuple[_Named, ...] = (
     (autocast.NAME, autocast.check),
     (summed.NAME, summed.check),
     (frozen.NAME, frozen.check),
+    (rewritten.NAME, rewritten.check),
     (leak.NAME, leak.check),
 )
 """The judge computes for these, and for the training: one at a time, since its random numbers are one process's."""

@@ -2,8 +2,8 @@
 
 Bytes are those of inputs, parameters and outputs once each; operations are the matrix products that torch's own counter
 finds in the reference, and at least one per output element, held against the peak of each workload's own type. A
-fraction exceeds 1 where a cache holds the working set, where inputs are not all needed (places of a cache beyond the end
-of a sequence), or where a kernel leaves out products of the reference that causal attention masks.
+fraction exceeds 1 where a cache holds the working set, where inputs are not all needed (places beyond the end of a
+sequence), or where a kernel leaves out products of the reference that causal attention masks.
 """
 
 from __future__ import annotations

@@ -6,6 +6,9 @@ A *probe* changes one input, one parameter or one element of a parameter of the 
 
 from __future__ import annotations
 
+import inspect
+import itertools
+import math
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -23,7 +26,8 @@ from worker.judge.verdict import ReferenceFailed, ReferenceFull
 
 _SIZES = (3, 7, 33, 257)
 """Sizes that no tile divides: odd, just over a warp, just over a block."""
-_MAX_SHAPES, _MAX_PROBES = 12, 16
+_MAX_SHAPES, _MAX_PROBES, _MAX_CONSTRUCTED = 12, 16, 4
+_EPSILON = 1e-4
 _MAX_GROWTH, _MORE_INPUTS, _MORE_PARAMETERS = 4.0, 1 << 20, 20 << 20
 """A variant's inputs may be this much larger than the smallest workload's, and its parameters, and have so many bytes
 more: weights that one layer makes for each sample are of a size squared (9.5 GB in the judge of a CPU)."""
@@ -249,6 +253,49 @@ def make_served(problem: Problem, instance: Instance, seed: int) -> list[Variant
     return [replace(variant, listed=True)] if variant is not None and variant.compared else []
 
 
+def make_constructed(problem: Problem, instance: Instance, seed: int) -> list[Variant]:
+    """A workload whose model gets other numbers than the file lists (rates, epsilons, a temperature), one float or
+    tuple of floats of its constructor after the other: an AdamW with its defaults for constants was certified."""
+    device = _device_of(instance)
+    found: list[Variant] = []
+    for name, value, init in itertools.islice(_other_constants(instance), _MAX_CONSTRUCTED):
+        workload = replace(instance.workload, name=f"{instance.workload.name} made with {name}={value}")
+        try:
+            other = problem.instance(workload, device, seed, init)
+            found.append(_variant(problem, other, resolved(problem, other), device, seed, grown=False))
+        except _FULL:
+            raise
+        except (ReferenceFailed, *_CANNOT_HOLD):
+            continue
+    return found
+
+
+def _other_constants(instance: Instance) -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
+    """The name of a constructor's argument, another value for it, and all that a model with it is made with."""
+    given = list(instance.init)
+    for place, item in enumerate(inspect.signature(type(instance.model)).parameters.values()):
+        if item.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
+            return
+        if place == len(given):
+            given.append(item.default)
+        value = _another_constant(given[place])
+        if value is not None:
+            yield item.name, value, (*given[:place], value, *given[place + 1 :])
+
+
+def _another_constant(value: Any) -> Any:
+    """Of a float or a tuple of them: a rate stays below 1, an epsilon is large enough to be seen. None of others."""
+    if isinstance(value, tuple) and value and all(isinstance(each, float) for each in value):
+        return tuple(_another_constant(each) for each in value)
+    if not isinstance(value, float) or not math.isfinite(value):
+        return None
+    if value < 0:
+        return -_another_constant(-value)
+    if value < _EPSILON:
+        return 1000 * value or 0.125
+    return value - (1 - value) / 2 if 0.5 <= value < 1 else 2 * value
+
+
 def make_one_more(problem: Problem, instance: Instance, seed: int) -> list[Variant]:
     """A large workload with one more of each size, or of the first for which the reference takes that: a kernel may
     leave out what follows the last whole piece where there is much, and nowhere else."""
@@ -415,9 +462,9 @@ def _resized_batches(problem: Problem, smallest: Instance, domains: Mapping[str,
 
 
 def make_layouts(instance: Instance, case: Case) -> list[Variant]:
-    """The same values in other memory: three ways to lie apart, and at last every input off its alignment."""
+    """The same values in other memory: four ways to lie apart, and at last every input off its alignment."""
     found: list[Variant] = []
-    for what, laid in (("transposed strides", _turned), ("padded rows", _padded), ("every other element", _spread)):
+    for what, laid in _LAYOUTS.items():
         inputs = tuple(laid(value) if isinstance(value, torch.Tensor) else value for value in case.inputs)
         if any(a is not b for a, b in zip(inputs, case.inputs, strict=True)):
             name = f"{instance.workload.name} with {what}"
@@ -434,6 +481,13 @@ def _turned(value: torch.Tensor) -> torch.Tensor:
     return value.transpose(-2, -1).contiguous().transpose(-2, -1)
 
 
+def _channels_last(value: torch.Tensor) -> torch.Tensor:
+    """Images, and their gradients, with the second dimension side by side in memory, as torch.channels_last has it."""
+    if value.dim() < 4 or value.shape[1] == 1:
+        return value
+    return value.movedim(1, -1).contiguous().movedim(-1, 1)
+
+
 def _padded(value: torch.Tensor) -> torch.Tensor:
     """A matrix as the left part of a wider one: its elements are neighbours, its rows are not."""
     if value.dim() < 2 or not value.numel():
@@ -447,3 +501,12 @@ def _spread(value: torch.Tensor) -> torch.Tensor:
     if value.dim() < 2 or not value.numel():
         return value
     return value.new_zeros(*value.shape[:-1], 2 * value.shape[-1])[..., ::2].copy_(value)
+
+
+_LAYOUTS = {
+    "transposed strides": _turned,
+    "channels last": _channels_last,
+    "padded rows": _padded,
+    "every other element": _spread,
+}
+"""A group norm that took images of channels_last for images of rows was certified, as were its gradients."""

@@ -56,6 +56,11 @@ class Case:
         return sum(tensor.nbytes for tensor in kept if tensor.device == self.device)
 
     @property
+    def results(self) -> list[int]:
+        """The places of what forward returns; gradients follow."""
+        return [place for place, name in enumerate(self.names) if not name.startswith("grad:")]
+
+    @property
     def finite(self) -> bool:
         """Whether this draw lies in the reference's domain: mostly finite (log of a negative number is not)."""
         return all(float(torch.isfinite(exact).double().mean()) > 0.999 for exact in self.truth if exact.numel())

@@ -67,12 +67,13 @@ class Problem:
         """The workloads meant for this hardware, smallest problem first as the file lists them."""
         return self.spec.workloads_for(hardware)
 
-    def instance(self, workload: Workload, device: str, seed: int) -> Instance:
-        """Build one workload's model on `device`, its parameters drawn from `seed`."""
+    def instance(self, workload: Workload, device: str, seed: int, init: tuple[Any, ...] | None = None) -> Instance:
+        """Build one workload's model on `device`, its parameters drawn from `seed`. `init`: what to make it with in
+        place of what get_init_inputs gives."""
         self.check_size(workload, device)
         torch.manual_seed(seed)
         with blame(f"get_init_inputs or Model failed for workload {workload.name!r}"):
-            init = tuple(self._call("get_init_inputs", workload))
+            init = tuple(self._call("get_init_inputs", workload)) if init is None else init
             model = self._module.Model(*init).to(device)
         with blame(f"get_inputs failed for workload {workload.name!r}"):
             like = tuple(_to(value, device) for value in self._call("get_inputs", workload))

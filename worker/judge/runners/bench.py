@@ -74,6 +74,13 @@ class _Places:
         return ref
 
 
+def _contiguous(case: Case) -> list[int]:
+    """The results of forward that are contiguous in the reference, for inputs that all are: a candidate's must be."""
+    if not all(tensor.is_contiguous() for tensor in values.tensors_of(case.inputs)):
+        return []
+    return [place for place in case.results if case.eager[place].is_contiguous()]
+
+
 class Workshop:
     """An arena for several benches of one runner, of which one at a time is used: as large as the largest needs.
 
@@ -138,6 +145,7 @@ class Workbench:
         self._state, self._slots, self._outputs, self._guards = (
             places.state, places.slots, places.outputs, places.guards)  # fmt: skip
         self._init, self._init_refs = places.init, places.init_refs
+        self._contiguous = _contiguous(cases[0])
         self._loaded: list[tuple[Any, ...] | None] = [None] * slots
         self._views = [[self._view(ref) for ref in slot.refs] for slot in self._slots]
         self._take()
@@ -162,6 +170,7 @@ class Workbench:
                 "backward": {"parameters": self.instance.parameters, "inputs": self.instance.forward_inputs}
                 if self.instance.backward
                 else None,
+                "contiguous": self._contiguous,
             },
             timeout_s,
         )

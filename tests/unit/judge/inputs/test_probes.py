@@ -85,6 +85,14 @@ class TestLayouts:
         assert not variant.cases[0].judge((torch.softmax(read, -1),))[0].passed
         assert variant.cases[0].judge((torch.softmax(x, -1),))[0].passed
 
+    def test_images_lie_with_their_channels_side_by_side_too(self) -> None:
+        case = first_case("group_norm")[2]
+        variant = layouts("group_norm")["with channels last"]
+        own = variant.cases[0].inputs
+        assert all(value.is_contiguous(memory_format=torch.channels_last) for value in own), "the gradient as well"
+        assert not any(value.is_contiguous() for value in own)
+        assert all(torch.equal(*pair) for pair in zip(own, case.inputs, strict=True))
+
     def test_leave_vectors_alone(self) -> None:
         ids = layouts("embedding")
         assert list(ids) == ["off alignment"]
@@ -232,6 +240,29 @@ class TestPatterns:
         problem, truth, _case = first_case("softmax")
         assert probes.make_served(problem, truth.instance, SEED) == []
 
+    def test_models_are_made_with_other_constants_one_at_a_time(self) -> None:
+        problem, truth, case = first_case("adamw_multi_tensor")
+        found = probes.make_constructed(problem, truth.instance, SEED)
+        listed = (1e-3, (0.9, 0.95), 1e-8, 0.1)
+        changed = [variant.instance.init[2:] for variant in found]
+        assert [sum(a != b for a, b in zip(made, listed, strict=False)) for made in changed] == [1, 1, 1, 1]
+        beta = found[1].cases[0]
+        assert not beta.judge(truth.case("mixed", beta.inputs).eager)[2].passed, "another second moment"
+        assert not any(variant.listed for variant in found), "a candidate may refuse"
+        assert len(case.truth) == len(beta.truth)
+
+    @pytest.mark.parametrize(
+        ("value", "other"),
+        [(0.0, 0.125), (1e-6, 1e-3), (1e-3, 2e-3), (0.1, 0.2), (0.9, 0.85), (1.0, 2.0), (-2.0, -4.0),
+         ((0.9, 0.5), (0.85, 0.25)), (3, None), (True, None), ("float32", None), (float("inf"), None), ((), None)],
+    )  # fmt: skip
+    def test_another_constant_is_of_the_same_kind(self, value: object, other: object) -> None:
+        assert probes._another_constant(value) == (pytest.approx(other) if other is not None else None)
+
+    def test_a_problem_without_such_constants_has_no_other_models(self) -> None:
+        problem, truth, _case = first_case("softmax")
+        assert probes.make_constructed(problem, truth.instance, SEED) == []
+
     def test_a_reference_that_takes_no_other_values_has_no_such_variant(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail(*_: object, **__: object) -> None:
             raise ReferenceFailed("not of these values")
@@ -239,6 +270,8 @@ class TestPatterns:
         problem, truth, _case = first_case("gelu_train")
         monkeypatch.setattr(probes, "_variant", fail)
         assert probes.make_served(problem, truth.instance, SEED) == []
+        problem, truth, _case = first_case("rmsnorm_residual")
+        assert probes.make_constructed(problem, truth.instance, SEED) == []
 
     def test_nothing_moves_where_nothing_has_an_order(self) -> None:
         _problem, truth, _case = first_case("softmax")
