@@ -209,6 +209,7 @@ class ModelNew(nn.Module):
         ("unwritten tail", "y = torch.empty_like(x)\ny[:-1] = right[:-1]\nreturn y", "incorrect", ""),
         ("shape", "return right[:1]", "incorrect", "has shape"),
         ("dtype", "return right.double()", "incorrect", "torch.float64"),
+        ("a view of a copy", "return right.t().contiguous().t()", "incorrect", "has strides"),
         ("two outputs", "return right, right", "incorrect", "2 outputs"),
         ("no tensor", "return 3", "incorrect", "not a torch.Tensor"),
         (
@@ -288,6 +289,12 @@ def test_one_buffer_for_all_results_is_caught_while_it_is_timed(judge: Judge) ->
     report = judged(judge, body(code + "return self.cache.setdefault(x.shape, right.clone()).copy_(right)"))
     assert report["verdict"] == "incorrect", report["reason"]
     assert "timed" in report["reason"] and "called again" in report["reason"]
+
+
+def test_a_view_of_a_copy_is_caught_while_it_is_timed(judge: Judge) -> None:
+    code = FILLED + "return right if filled else right.t().contiguous().t()"
+    report = judged(judge, body(code))
+    assert report["verdict"] == "incorrect" and "has strides" in report["reason"], report["reason"]
 
 
 def test_torch_for_new_values_shows_in_calls_like_the_timed_ones(tmp_path: Path) -> None:

@@ -19,7 +19,18 @@ from worker.judge.certificate.certify import check_system
 from worker.judge.certificate.document import Outcome
 from worker.judge.certificate.parts import RefereeParts
 from worker.judge.certificate.stage import staged
-from worker.judge.certificate.system import alive, autocast, compiled, frozen, graphs, leak, sanitizers, streams, summed
+from worker.judge.certificate.system import (
+    alive,
+    autocast,
+    compiled,
+    frozen,
+    graphs,
+    leak,
+    rewritten,
+    sanitizers,
+    streams,
+    summed,
+)
 from worker.judge.lease import DeviceLease
 from worker.judge.report import EvaluationRequest
 from worker.judge.runners.sessions import Runner
@@ -173,6 +184,50 @@ class ModelNew(nn.Module):
         return Both.apply(x, self.weight)
 """
 
+SQUARED = """
+import torch
+from torch import nn
+
+SPEC = {"backward": True, "workloads": [{"name": "only", "params": {"rows": 64}}]}
+
+class Model(nn.Module):
+    def __init__(self, scale=1.0):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(scale))
+    def forward(self, x):
+        return x.square() * self.scale
+
+def get_inputs(rows=64):
+    return [torch.randn(rows, 64)]
+
+def get_init_inputs():
+    return []
+"""
+
+BY_ROOTS = """
+import torch
+from torch import nn
+class Squared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, scale):
+        y = x.square() * scale
+        ctx.save_for_backward(scale, x, %s)
+        ctx.y = %s
+        return y
+    @staticmethod
+    def backward(ctx, dy):
+        scale, x, saved = ctx.saved_tensors
+        y = saved if saved is not None else ctx.y
+        square = x.square() if y is None else y / scale
+        return 2 * dy * scale * torch.copysign(square.sqrt(), x), (dy * square).sum()
+class ModelNew(nn.Module):
+    def __init__(self, scale=1.0):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(scale))
+    def forward(self, x):
+        return Squared.apply(x, self.scale)
+"""
+
 CLAMPED = """
 import torch
 from torch import nn
@@ -198,6 +253,12 @@ def both(zeros: bool = True, before: str = "", after: str = "") -> str:
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeParts]:
     with means(tmp_path_factory.mktemp("pair"), PAIR, "cpu") as ready:
+        yield ready
+
+
+@pytest.fixture(scope="module")
+def squared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeParts]:
+    with means(tmp_path_factory.mktemp("squared"), SQUARED, "cpu") as ready:
         yield ready
 
 
@@ -342,6 +403,28 @@ def test_a_backward_that_reads_behind_a_single_cotangent_is_refused(trained: Ref
     found, _detail, verdict = outcome(trained, summed.NAME, summed.check, sigmoid(cotangent="dy"))
     assert found is Outcome.FAILED
     assert verdict in (Verdict.INCORRECT, Verdict.ILLEGAL_ACCESS)
+
+
+@pytest.mark.parametrize(
+    ("saved", "kept", "wanted"),
+    [
+        ("None", "None", (Outcome.PASSED, Verdict.OK)),
+        ("y", "None", (Outcome.RESERVATION, Verdict.OK)),
+        ("None", "y", (Outcome.FAILED, Verdict.INCORRECT)),
+        ("None", "y if float(scale) == 1.0 else None", (Outcome.FAILED, Verdict.INCORRECT)),
+    ],
+    ids=["not read again", "protected", "unprotected", "unprotected as training begins"],
+)
+def test_a_result_that_was_written_over_is_read_again_by_nobody_unseen(
+    squared: RefereeParts, saved: str, kept: str, wanted: tuple[Outcome, Verdict]
+) -> None:
+    found, detail, verdict = outcome(squared, rewritten.NAME, rewritten.check, BY_ROOTS % (saved, kept))
+    assert (found, verdict) == wanted, detail
+
+
+def test_where_the_reference_reads_its_results_again_others_may(trained: RefereeParts) -> None:
+    found, detail, _verdict = outcome(trained, rewritten.NAME, rewritten.check, sigmoid())
+    assert found is Outcome.NOT_APPLICABLE and "the reference's own backward" in detail
 
 
 def test_without_a_backward_nothing_is_summed(parts: RefereeParts) -> None:
