@@ -6,9 +6,7 @@ A *probe* changes one input, one parameter or one element of a parameter of the 
 
 from __future__ import annotations
 
-import inspect
 import itertools
-import math
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -18,6 +16,8 @@ import torch
 
 from problems.catalog import Domain, Param, Workload
 from worker.judge.inputs import families, ordered
+from worker.judge.inputs.constants import other_constants
+from worker.judge.inputs.layouts import LAYOUTS
 from worker.judge.numerics.case import PARKED_BYTES, Case
 from worker.judge.numerics.truth import Truth
 from worker.judge.reference.domains import resolved
@@ -27,7 +27,6 @@ from worker.judge.verdict import ReferenceFailed, ReferenceFull
 _SIZES = (3, 7, 33, 257)
 """Sizes that no tile divides: odd, just over a warp, just over a block."""
 _MAX_SHAPES, _MAX_PROBES, _MAX_CONSTRUCTED = 12, 16, 4
-_EPSILON = 1e-4
 _MAX_GROWTH, _MORE_INPUTS, _MORE_PARAMETERS = 4.0, 1 << 20, 20 << 20
 """A variant's inputs may be this much larger than the smallest workload's, and its parameters, and have so many bytes
 more: weights that one layer makes for each sample are of a size squared (9.5 GB in the judge of a CPU)."""
@@ -50,8 +49,6 @@ _MASKED_SHARE, _MAX_MASKED = 0.05, 4
 _FEW_MASKED_ROWS, _MASKED_TRIES = 2, 3
 """Masks in so few rows where masks in all make a result infinite, as one of 1,024 targets is hidden then: for the mean
 of a loss that takes 0 times -inf there was no mask at all. Two rows spare their targets nine times of ten."""
-_GAP = 3
-"""Elements between the rows of a padded layout."""
 _GROSS_ERROR = 1e-2
 
 
@@ -258,7 +255,7 @@ def make_constructed(problem: Problem, instance: Instance, seed: int) -> list[Va
     tuple of floats of its constructor after the other: an AdamW with its defaults for constants was certified."""
     device = _device_of(instance)
     found: list[Variant] = []
-    for name, value, init in itertools.islice(_other_constants(instance), _MAX_CONSTRUCTED):
+    for name, value, init in itertools.islice(other_constants(instance), _MAX_CONSTRUCTED):
         workload = replace(instance.workload, name=f"{instance.workload.name} made with {name}={value}")
         try:
             other = problem.instance(workload, device, seed, init)
@@ -268,32 +265,6 @@ def make_constructed(problem: Problem, instance: Instance, seed: int) -> list[Va
         except (ReferenceFailed, *_CANNOT_HOLD):
             continue
     return found
-
-
-def _other_constants(instance: Instance) -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
-    """The name of a constructor's argument, another value for it, and all that a model with it is made with."""
-    given = list(instance.init)
-    for place, item in enumerate(inspect.signature(type(instance.model)).parameters.values()):
-        if item.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
-            return
-        if place == len(given):
-            given.append(item.default)
-        value = _another_constant(given[place])
-        if value is not None:
-            yield item.name, value, (*given[:place], value, *given[place + 1 :])
-
-
-def _another_constant(value: Any) -> Any:
-    """Of a float or a tuple of them: a rate stays below 1, an epsilon is large enough to be seen. None of others."""
-    if isinstance(value, tuple) and value and all(isinstance(each, float) for each in value):
-        return tuple(_another_constant(each) for each in value)
-    if not isinstance(value, float) or not math.isfinite(value):
-        return None
-    if value < 0:
-        return -_another_constant(-value)
-    if value < _EPSILON:
-        return 1000 * value or 0.125
-    return value - (1 - value) / 2 if 0.5 <= value < 1 else 2 * value
 
 
 def make_one_more(problem: Problem, instance: Instance, seed: int) -> list[Variant]:
@@ -464,7 +435,7 @@ def _resized_batches(problem: Problem, smallest: Instance, domains: Mapping[str,
 def make_layouts(instance: Instance, case: Case) -> list[Variant]:
     """The same values in other memory: four ways to lie apart, and at last every input off its alignment."""
     found: list[Variant] = []
-    for what, laid in _LAYOUTS.items():
+    for what, laid in LAYOUTS.items():
         inputs = tuple(laid(value) if isinstance(value, torch.Tensor) else value for value in case.inputs)
         if any(a is not b for a, b in zip(inputs, case.inputs, strict=True)):
             name = f"{instance.workload.name} with {what}"
@@ -472,41 +443,3 @@ def make_layouts(instance: Instance, case: Case) -> list[Variant]:
     if any(isinstance(value, torch.Tensor) for value in case.inputs):
         found.append(Variant(f"{instance.workload.name} off alignment", instance, (case,), shift=1))
     return found
-
-
-def _turned(value: torch.Tensor) -> torch.Tensor:
-    """A tensor with its last two dimensions swapped in memory; a vector as it is."""
-    if value.dim() < 2 or 1 in value.shape[-2:]:
-        return value
-    return value.transpose(-2, -1).contiguous().transpose(-2, -1)
-
-
-def _channels_last(value: torch.Tensor) -> torch.Tensor:
-    """Images, and their gradients, with the second dimension side by side in memory, as torch.channels_last has it."""
-    if value.dim() < 4 or value.shape[1] == 1:
-        return value
-    return value.movedim(1, -1).contiguous().movedim(-1, 1)
-
-
-def _padded(value: torch.Tensor) -> torch.Tensor:
-    """A matrix as the left part of a wider one: its elements are neighbours, its rows are not."""
-    if value.dim() < 2 or not value.numel():
-        return value
-    wide = value.new_zeros(*value.shape[:-1], value.shape[-1] + _GAP)
-    return wide[..., : value.shape[-1]].copy_(value)
-
-
-def _spread(value: torch.Tensor) -> torch.Tensor:
-    """Every other element of a wider matrix: neither its rows nor its elements are neighbours."""
-    if value.dim() < 2 or not value.numel():
-        return value
-    return value.new_zeros(*value.shape[:-1], 2 * value.shape[-1])[..., ::2].copy_(value)
-
-
-_LAYOUTS = {
-    "transposed strides": _turned,
-    "channels last": _channels_last,
-    "padded rows": _padded,
-    "every other element": _spread,
-}
-"""A group norm that took images of channels_last for images of rows was certified, as were its gradients."""

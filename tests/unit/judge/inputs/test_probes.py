@@ -9,6 +9,7 @@ import torch
 
 from tests.redteam.problems import source_of
 from worker.judge.inputs import families, probes
+from worker.judge.inputs.constants import _another_constant
 from worker.judge.inputs.probes import Variant, make_layouts, make_shapes
 from worker.judge.numerics.case import Case
 from worker.judge.numerics.truth import Truth
@@ -257,7 +258,7 @@ class TestPatterns:
          ((0.9, 0.5), (0.85, 0.25)), (3, None), (True, None), ("float32", None), (float("inf"), None), ((), None)],
     )  # fmt: skip
     def test_another_constant_is_of_the_same_kind(self, value: object, other: object) -> None:
-        assert probes._another_constant(value) == (pytest.approx(other) if other is not None else None)
+        assert _another_constant(value) == (pytest.approx(other) if other is not None else None)
 
     def test_a_problem_without_such_constants_has_no_other_models(self) -> None:
         problem, truth, _case = first_case("softmax")
