@@ -25,7 +25,7 @@ from worker.judge.numerics.tolerance import AS_HONEST, Tolerance
 _ELEMENT_KAPPA = 16.0
 _BIAS_BLOCKS, _BIAS_MIN_BLOCK = 32, 64
 _BY_ITSELF, _FEW = 8.0, 1 / 16
-"""Times a bias's bound is about what a slice may be off where precision is seen: in bf16 both are 1.6e-2."""
+"""Eight times a bias's bound is about what a slice may be off where precision is seen: in bf16 both are 1.6e-2."""
 _LEAST = torch.finfo(torch.float64).tiny
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _UNEVEN = 4.0
