@@ -15,7 +15,10 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,6 +31,8 @@ from worker.runner.step import Step
 _WARMUPS = 3
 _DELAY_CYCLES = 20_000_000
 """About 10 ms on a device: the inputs arrive on the side stream only after it."""
+_BESIDE_S = 1.0
+"""For so long two threads call at once."""
 _REPORT_BYTES = 16 << 10
 DRIVE = (sys.executable, "-P", "drive.py")
 _SANITIZED = ("-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined")
@@ -152,6 +157,55 @@ def refilled(session: _Session, message: dict[str, Any], _fds: list[int]) -> dic
     return {}
 
 
+def inference(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+    """Forward alone on tensors of inference mode; the places of gradients are left as they are."""
+    model = session.subjects[message["subject"]].models[message["workload"]]
+    inputs, call = _inputs(session, message), _call(session, message)
+    with torch.inference_mode():
+        result = model(*_cloned(inputs[: call.inputs] if isinstance(call, Step) else inputs))
+        _store(result, _places(session, message)[: message["results"]])
+    _synchronize(session)
+    return {}
+
+
+def evaluation(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+    """A usual call of the module in `eval()`."""
+    session.subjects[message["subject"]].models[message["workload"]].eval()
+    with torch.no_grad():
+        _store(_call(session, message)(*_inputs(session, message)), _places(session, message))
+    _synchronize(session)
+    return {}
+
+
+def threads(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+    """Call alone, then from two threads at once, on the slot's inputs and on `others`. What is kept is the slot's last
+    result, or the first that is not what it was alone."""
+    call = _call(session, message)
+    inputs, places = _inputs(session, message), _places(session, message)
+    others = values.decode(message["others"], session.arenas[message["workload"]].bytes)
+    with torch.no_grad():
+        alone = [value.clone() for value in values.tensors_of((call(*inputs),))]
+    _synchronize(session)
+    until = time.monotonic() + _BESIDE_S
+
+    def work(arguments: list[Any]) -> Any:
+        found: Any = None
+        with torch.no_grad(), _own_stream(session):
+            while found is None or time.monotonic() < until:
+                found = call(*arguments)
+                if arguments is inputs and not all(map(torch.equal, values.tensors_of((found,)), alone)):
+                    break
+            _synchronize(session)
+        return found
+
+    with ThreadPoolExecutor(2) as pool:
+        mine, beside = pool.submit(work, inputs), pool.submit(work, others)
+        beside.result()
+        _store(mine.result(), places)
+    _synchronize(session)
+    return {}
+
+
 def compiled(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
     """Call through torch.compile, twice, so that the second runs what the first compiled; graph breaks are allowed."""
     fast = torch.compile(_call(session, message), fullgraph=False, dynamic=False)
@@ -205,6 +259,9 @@ HANDLERS: dict[str, Callable[[Any, dict[str, Any], list[int]], dict[str, Any]]] 
     "examine.partial": partial,
     "examine.refilled": refilled,
     "examine.rewritten": rewritten,
+    "examine.inference": inference,
+    "examine.evaluation": evaluation,
+    "examine.threads": threads,
     "examine.repeat": repeat,
     "examine.sanitize": sanitize,
 }
@@ -254,6 +311,11 @@ def _store(result: Any, places: list[torch.Tensor], *, cast: bool = False) -> No
             found, wanted = (f"{item.dtype} of shape {tuple(item.shape)}" for item in (tensor, place))
             raise TypeError(f"output {index} is {found}; the reference's is {wanted}")
         place.copy_(tensor)
+
+
+def _own_stream(session: _Session) -> AbstractContextManager[Any]:
+    """A thread's own stream, where the device has any."""
+    return nullcontext() if session.device == "cpu" else torch.cuda.stream(torch.cuda.Stream())  # type: ignore[no-untyped-call]
 
 
 def _cloned(value: Any) -> Any:

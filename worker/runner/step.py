@@ -26,7 +26,7 @@ class Step:
     def __init__(self, model: torch.nn.Module, call: Callable[..., Any], parameters: tuple[str, ...], inputs: int):
         """`call` is the model or its compiled form; `parameters` names those whose gradients count, in order; `inputs`
         is how many of the arguments are forward's own."""
-        self._call, self._inputs = call, inputs
+        self._call, self.inputs = call, inputs
         known = dict(model.named_parameters())
         self._parameters = [known[name] for name in parameters]
 
@@ -37,7 +37,7 @@ class Step:
     def interleaved(self, arguments: Sequence[Any], others: Sequence[Sequence[Any]]) -> tuple[torch.Tensor, ...]:
         """One call, with forwards on `others` (their own inputs lead) between its forward and its backward: what the
         backward needs must be kept for each forward, as where two batches share a module. Raises NoGradient."""
-        leaves, cotangents = self._leaves(arguments), arguments[self._inputs :]
+        leaves, cotangents = self._leaves(arguments), arguments[self.inputs :]
         outputs, wanted = self._outputs(leaves), self._wanted(leaves)
         for other in others:
             self._outputs(self._leaves(other))
@@ -61,7 +61,7 @@ class Step:
         """The same where other float inputs and parameters than those at `needed` are frozen (in the order of their
         gradients), and the loss is made of the float outputs at `heard` alone. A gradient that nobody asks for is
         zeros."""
-        leaves, cotangents = self._leaves(arguments), arguments[self._inputs :]
+        leaves, cotangents = self._leaves(arguments), arguments[self.inputs :]
         wanted = self._wanted(leaves)
         with _frozen([leaf for place, leaf in enumerate(wanted) if place not in needed]):
             outputs = self._outputs(leaves)
@@ -78,7 +78,7 @@ class Step:
     def rewritten(self, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         """One call in which all float outputs are negated in place before the backward, whose cotangents are negated
         too: the gradients are those of a usual call. Raises NoGradient."""
-        leaves, cotangents = self._leaves(arguments), arguments[self._inputs :]
+        leaves, cotangents = self._leaves(arguments), arguments[self.inputs :]
         outputs, wanted = self._outputs(leaves), self._wanted(leaves)
         kept = [_detached(output).clone() if isinstance(output, torch.Tensor) else output for output in outputs]
         with torch.enable_grad():
@@ -87,7 +87,7 @@ class Step:
         return (*kept, *_gradients(outputs, wanted, [-cotangent for cotangent in cotangents]))
 
     def _leaves(self, arguments: Sequence[Any]) -> list[Any]:
-        return [_leaf(value) for value in arguments[: self._inputs]]
+        return [_leaf(value) for value in arguments[: self.inputs]]
 
     def _wanted(self, leaves: list[Any]) -> list[torch.Tensor]:
         """What has a gradient, in the order of the outputs."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -25,11 +26,14 @@ from worker.judge.certificate.system import (
     compiled,
     frozen,
     graphs,
+    history,
     leak,
+    modes,
     rewritten,
     sanitizers,
     streams,
     summed,
+    threads,
 )
 from worker.judge.lease import DeviceLease
 from worker.judge.report import EvaluationRequest
@@ -297,6 +301,9 @@ ASAN = "AddressSanitizer and UBSan"
         (alive.NAME, alive.check),
         (autocast.NAME, autocast.check),
         (leak.NAME, leak.check),
+        (modes.NAME, modes.check),
+        (threads.NAME, threads.check),
+        (history.NAME, history.check),
         (ASAN, sanitizers.asan),
     ],
 )
@@ -425,6 +432,77 @@ def test_a_result_that_was_written_over_is_read_again_by_nobody_unseen(
 def test_where_the_reference_reads_its_results_again_others_may(trained: RefereeParts) -> None:
     found, detail, _verdict = outcome(trained, rewritten.NAME, rewritten.check, sigmoid())
     assert found is Outcome.NOT_APPLICABLE and "the reference's own backward" in detail
+
+
+@pytest.mark.parametrize("check", [modes, threads])
+def test_an_honest_backward_is_right_however_it_is_called(trained: RefereeParts, check: ModuleType) -> None:
+    found, detail, verdict = outcome(trained, check.NAME, check.check, sigmoid())
+    assert (found, verdict) == (Outcome.PASSED, Verdict.OK), detail
+
+
+@pytest.mark.parametrize(
+    "less", ["x = x if self.training else x.abs() + 1", "x = x + 1 if torch.is_inference_mode_enabled() else x"]
+)
+def test_a_module_that_does_something_else_where_it_serves_is_refused(parts: RefereeParts, less: str) -> None:
+    found, detail, verdict = outcome(parts, modes.NAME, modes.check, candidate(before=less))
+    assert (found, verdict) == (Outcome.FAILED, Verdict.INCORRECT)
+    assert "output 0 is wrong" in detail
+
+
+def test_a_module_that_cannot_be_called_in_inference_mode_gets_a_reservation(parts: RefereeParts) -> None:
+    found, detail, verdict = outcome(parts, modes.NAME, modes.check, candidate(before="assert x._version >= 0"))
+    assert (found, verdict) == (Outcome.RESERVATION, Verdict.OK)
+    assert "do not track version counter" in detail
+
+
+def test_in_eval_the_reference_may_do_something_else_too(tmp_path: Path) -> None:
+    halved = PROBLEM.replace("torch.relu(x + self.bias)", "torch.relu(x + self.bias) * (1 if self.training else 0.5)")
+    with means(tmp_path, halved, "cpu") as ready:
+        as_it_does = outcome(ready, modes.NAME, modes.check, candidate(after="y = y if self.training else y / 2"))
+        whatever = outcome(ready, modes.NAME, modes.check, candidate())
+    assert as_it_does[0] is Outcome.PASSED, as_it_does
+    assert whatever[0] is Outcome.FAILED
+
+
+def test_a_buffer_that_two_threads_share_is_refused(parts: RefereeParts) -> None:
+    source = candidate().replace('extern "C"', 'static float held[64 * 384];\nextern "C"')
+    source = source.replace("y[r * cols + c] = v < 0", "held[r * cols + c] = v < 0")
+    source = source.replace("  }\n  \n}", "  }\n  for (int64_t i = 0; i < rows * cols; i++) y[i] = held[i];\n}")
+    assert source.count("held[") == 3
+    assert outcome(parts, alive.NAME, alive.check, source)[0] is Outcome.PASSED
+    found, detail, verdict = outcome(parts, threads.NAME, threads.check, source)
+    assert (found, verdict) == (Outcome.FAILED, Verdict.INCORRECT), detail
+
+
+UNTRAINED = '"cols": 384}, "backward": False}'
+
+
+@pytest.mark.parametrize(
+    ("asked", "cotangent", "wanted"),
+    [
+        (True, "dy.contiguous()", (Outcome.PASSED, Verdict.OK)),
+        (True, "2 * dy.contiguous()", (Outcome.FAILED, Verdict.INCORRECT)),
+        (False, "2 * dy.contiguous()", (Outcome.RESERVATION, Verdict.OK)),
+    ],
+)
+def test_gradients_that_no_workload_asks_for_are_right_or_not_to_be_had(
+    tmp_path: Path, asked: bool, cotangent: str, wanted: tuple[Outcome, Verdict]
+) -> None:
+    problem = TRAINED.replace('"cols": 384}}', UNTRAINED).replace('"backward": True', f'"backward": {asked}')
+    with means(tmp_path, problem, "cpu") as ready:
+        found, detail, verdict = outcome(ready, history.NAME, history.check, sigmoid(cotangent=cotangent))
+    assert (found, verdict) == wanted, detail
+    assert detail == "they are right" or detail.startswith("grad:x is wrong")
+
+
+def test_a_module_without_gradients_says_so_and_passes(parts: RefereeParts) -> None:
+    found, detail, _verdict = outcome(parts, history.NAME, history.check, candidate())
+    assert found is Outcome.PASSED
+    assert "there are none to be had" in detail and "carries no gradient" in detail
+
+
+def test_where_gradients_are_judged_they_are_not_asked_for_once_more(trained: RefereeParts) -> None:
+    assert outcome(trained, history.NAME, history.check, sigmoid())[0] is Outcome.NOT_APPLICABLE
 
 
 def test_without_a_backward_nothing_is_summed(parts: RefereeParts) -> None:

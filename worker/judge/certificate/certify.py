@@ -29,11 +29,14 @@ from worker.judge.certificate.system import (
     fresh,
     frozen,
     graphs,
+    history,
     leak,
+    modes,
     rewritten,
     sanitizers,
     streams,
     summed,
+    threads,
 )
 from worker.judge.report import Evaluation, EvaluationRequest
 from worker.judge.trial import Trial
@@ -42,8 +45,8 @@ from worker.judge.verdict import Check, Fault, Verdict
 log = structlog.get_logger()
 
 _ASAN = "AddressSanitizer and UBSan"
-_TRAINED = (summed.NAME, frozen.NAME, rewritten.NAME)
-"""They ask for gradients: of the smallest workload that has any."""
+_TRAINED = (summed.NAME, frozen.NAME, rewritten.NAME, modes.NAME, threads.NAME)
+"""Of the smallest workload that has gradients, if any has."""
 _Named = tuple[str, Callable[[Trial], None]]
 _BESIDE_THE_JUDGE: tuple[_Named, ...] = (
     (alive.NAME, alive.check),
@@ -51,6 +54,8 @@ _BESIDE_THE_JUDGE: tuple[_Named, ...] = (
     (summed.NAME, summed.check),
     (frozen.NAME, frozen.check),
     (rewritten.NAME, rewritten.check),
+    (history.NAME, history.check),
+    (modes.NAME, modes.check),
     (leak.NAME, leak.check),
 )
 """The judge computes for these, and for the training: one at a time, since its random numbers are one process's."""
@@ -58,6 +63,7 @@ _IN_RUNNERS: tuple[_Named, ...] = (
     (graphs.NAME, graphs.check),
     (streams.NAME, streams.check),
     (compiled.NAME, compiled.check),
+    (threads.NAME, threads.check),
 )
 CHECKS = (*_BESIDE_THE_JUDGE, *_IN_RUNNERS, *sanitizers.CHECKS)
 """Each gets a runner of its own."""

@@ -37,6 +37,13 @@ class Truth:
         """The truth of the same reference with some parameters replaced."""
         model = copy.deepcopy(self.instance.model)
         model.load_state_dict(dict(state), strict=False)
+        return self._of(model)
+
+    def in_eval(self) -> Truth:
+        """The truth of the same reference in `eval()`, where batch statistics and the like are others."""
+        return self._of(copy.deepcopy(self.instance.model).eval())
+
+    def _of(self, model: torch.nn.Module) -> Truth:
         return Truth(replace(self.instance, model=model), self.precision, self.domains)
 
     def case(self, family: str, inputs: tuple[Any, ...]) -> Case:

@@ -67,9 +67,18 @@ class Problem:
         """The workloads meant for this hardware, smallest problem first as the file lists them."""
         return self.spec.workloads_for(hardware)
 
-    def instance(self, workload: Workload, device: str, seed: int, init: tuple[Any, ...] | None = None) -> Instance:
+    def instance(
+        self,
+        workload: Workload,
+        device: str,
+        seed: int,
+        init: tuple[Any, ...] | None = None,
+        *,
+        backward: bool | None = None,
+    ) -> Instance:
         """Build one workload's model on `device`, its parameters drawn from `seed`. `init`: what to make it with in
-        place of what get_init_inputs gives."""
+        place of what get_init_inputs gives. `backward`: whether a call has one, whatever the SPEC
+        says."""
         self.check_size(workload, device)
         torch.manual_seed(seed)
         with blame(f"get_init_inputs or Model failed for workload {workload.name!r}"):
@@ -77,7 +86,7 @@ class Problem:
             model = self._module.Model(*init).to(device)
         with blame(f"get_inputs failed for workload {workload.name!r}"):
             like = tuple(_to(value, device) for value in self._call("get_inputs", workload))
-        backward = self.spec.trains(workload)
+        backward = self.spec.trains(workload) if backward is None else backward
         _redraw_parameters(model, torch.Generator(device=device).manual_seed(seed))
         for parameter in model.parameters():
             parameter.requires_grad_(backward and parameter.is_floating_point())

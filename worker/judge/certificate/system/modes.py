@@ -1,0 +1,27 @@
+"""Inference mode and `eval()`: what serves a model calls it so, and no other check does.
+
+A cache that is looked up by a tensor's version finds none in inference mode, and a module may do less in `eval()`,
+where nobody has looked.
+"""
+
+from __future__ import annotations
+
+from worker.judge.certificate.stage import bench_of, exhibit_of, judge_outputs, made
+from worker.judge.trial import RUN_LIMIT_S, Trial
+
+NAME = "inference mode, eval()"
+
+
+def check(trial: Trial) -> None:
+    """One call of each. Raises Fault `incorrect`; whoever refuses gets a reservation."""
+    bench, exhibit = bench_of(trial), exhibit_of(trial)
+    case = exhibit.cases[0]
+    bench.write(0, 0)
+    results = case.results
+    if not made(trial, NAME, "a call in inference mode", "inference", RUN_LIMIT_S, results=len(results)):
+        return
+    judge_outputs(trial, NAME, case, bench.read(), results)
+    if not made(trial, NAME, "a call in eval()", "evaluation", RUN_LIMIT_S):
+        return
+    figures = judge_outputs(trial, NAME, exhibit.truth.in_eval().case("eval", case.inputs), bench.read())
+    trial.record(NAME, True, "right under torch.inference_mode() and in eval()", **figures)
