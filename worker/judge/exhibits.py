@@ -17,12 +17,14 @@ from worker.judge.inputs import families
 from worker.judge.inputs.probes import (
     Probe,
     Variant,
+    make_called,
     make_constructed,
     make_layouts,
     make_masked,
     make_one_more,
     make_patterns,
     make_probes,
+    make_repeated,
     make_served,
     make_shapes,
 )
@@ -209,14 +211,15 @@ class Exhibits:
 
     @functools.cached_property
     def shapes(self) -> list[Variant]:
-        """Workloads of other sizes, and models made with other constants, of the smallest ones; and a large one with
-        one more of each size."""
+        """Workloads of other sizes, and models made or called with other constants, of the smallest ones; and a large
+        one with one more of each size."""
         found = [
             variant
             for each in self.kinds
             for variant in (
                 *make_shapes(self.problem, each.instance, each.domains, self._seed + 2),
                 *make_constructed(self.problem, each.instance, self._seed + 2),
+                *make_called(self.problem, each.instance, self._seed + 2),
             )
         ]
         large = [each.instance for each in self.workloads[1:] if each.input_bytes <= _ONE_MORE_BYTES]
@@ -247,7 +250,11 @@ class Exhibits:
     def layouts(self) -> list[Variant]:
         """The smallest workloads in other memory, and the largest off its alignment: its sizes may be those that tiles
         divide, where wide loads are used."""
-        found = [variant for each in self.kinds for variant in make_layouts(each.instance, each.cases[0])]
+        found = [
+            variant
+            for each in self.kinds
+            for variant in (*make_repeated(each.truth, each.cases[0]), *make_layouts(each.instance, each.cases[0]))
+        ]
         largest = self.workloads[-1]
         if len(self.workloads) > 1 and largest.input_bytes <= _LARGE_BYTES[self.device]:
             found += make_layouts(largest.instance, largest.cases[0])[-1:]

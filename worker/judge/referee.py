@@ -26,7 +26,7 @@ from worker.judge.baselines import OF_MEMORY, Baselines, Record, Unusable
 from worker.judge.certificate.certify import certify
 from worker.judge.certificate.parts import RefereeParts
 from worker.judge.certificate.system import control
-from worker.judge.checks import provenance, sensitivity, settings, shapes, state, values
+from worker.judge.checks import provenance, sensitivity, settings, shapes, state, stillness, values
 from worker.judge.checks.spot_checks import SpotChecks
 from worker.judge.checks.values import judge_case
 from worker.judge.compiling import Compiling
@@ -251,9 +251,11 @@ class Referee:
                 with self._alone([runner]), evaluation.stage("provenance"):
                     listed = provenance.check(trial, runner.own_artefacts)
                 spot_checks = SpotChecks(trial, runner.own_artefacts, listed) if listed else None
+                still = runner.stillness
                 timings = self._time(trial, spot_checks)
                 if spot_checks is not None:
                     spot_checks.check()
+                stillness.check(trial, still, min(len(timed.samples_us[SUBJECT]) for timed in timings))
                 evaluation.log = runner.log()
                 self._conclude(trial, timings)
                 if profiler is not None and evaluation.verdict is Verdict.OK:

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from worker.runner import (
+    anew,
     apart,
     compiled,
     eviction,
@@ -154,14 +155,11 @@ class Session:
         return {}
 
     def construct(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
-        """Make the model of one workload and give it the judge's parameters."""
+        """Make the model of one workload, or take that of the one that is named, and give it the judge's parameters."""
         subject = self.subjects[message["subject"]]
         shared = self.arenas[message["workload"]].bytes
-        arguments = values.decode(message["init"], shared)
-        with torch.device(self.device):
-            model = subject.factory()(*arguments)
-        if not isinstance(model, torch.nn.Module):
-            raise ContractError(f"{type(model).__name__} is not a torch.nn.Module")
+        taken = message.get("model_of")
+        model = self._made(subject, values.decode(message["init"], shared)) if taken is None else subject.models[taken]
         state = {name: values.decode(ref, shared) for name, ref in message["state"].items()}
         dtype = values.dtype_of(message["dtype"]) if message["dtype"] else None
         model = model.to(device=self.device, dtype=dtype)
@@ -182,6 +180,13 @@ class Session:
         subject.calls[message["workload"]] = call
         subject.contiguous[message["workload"]] = tuple(message["contiguous"]) if subject.judged else ()
         return {}
+
+    def _made(self, subject: Subject, arguments: list[Any]) -> torch.nn.Module:
+        with torch.device(self.device):
+            model = subject.factory()(*arguments)
+        if not isinstance(model, torch.nn.Module):
+            raise ContractError(f"{type(model).__name__} is not a torch.nn.Module")
+        return model
 
     def state(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Give a model new parameters in place, as an optimizer's step or a checkpoint does."""
@@ -448,7 +453,7 @@ def serve(control: socket.socket, bell: socket.socket) -> int:
         "hot": session.hot,
         "trim": session.trim,
     }
-    parts = (compiled, examine, kernel_list, provenance, settings)
+    parts = (anew, compiled, examine, kernel_list, provenance, settings)
     others = {name: handler for part in parts for name, handler in part.HANDLERS.items()}
     handlers |= {name: functools.partial(handler, session) for name, handler in others.items()}
     with contextlib.suppress(protocol.PeerClosed):

@@ -10,8 +10,11 @@ this process: it can speak against a candidate, and its silence proves nothing a
 
 from __future__ import annotations
 
+import copy
+import functools
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -31,6 +34,8 @@ from worker.runner.step import Step
 _WARMUPS = 3
 _DELAY_CYCLES = 20_000_000
 """About 10 ms on a device: the inputs arrive on the side stream only after it."""
+_REMADE_S = 1.0
+"""For so long models are made and dropped: of 20 two took a dead one's parameters, by its address, of others none."""
 _BESIDE_S = 1.0
 """For so long two threads call at once."""
 _REPORT_BYTES = 16 << 10
@@ -125,10 +130,11 @@ def summed(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[
 
 
 def rewritten(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
-    """Forward, and gradients after the outputs were written over."""
+    """Forward, and gradients after the outputs, or the inputs, were written over."""
     step = _call(session, message)
     assert isinstance(step, Step), "a workload without a backward was asked for gradients"
-    _store(step.rewritten(_inputs(session, message)), _places(session, message))
+    written_over = step.refilled if message["which"] == "inputs" else step.rewritten
+    _store(written_over(_inputs(session, message)), _places(session, message))
     _synchronize(session)
     return {}
 
@@ -175,6 +181,60 @@ def evaluation(session: _Session, message: dict[str, Any], _fds: list[int]) -> d
         _store(_call(session, message)(*_inputs(session, message)), _places(session, message))
     _synchronize(session)
     return {}
+
+
+def copies(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+    """Call a deep copy with other parameters (`state`); then the `original`; then that with parameters that were
+    replaced by those (`assigned`); then models made and dropped one after the other, which have its own parameters and
+    those in turn (`remade`): the last result is kept, or the first that is not the same as the first one."""
+    subject, shared = session.subjects[message["subject"]], session.arenas[message["workload"]].bytes
+    model, call = subject.models[message["workload"]], _call(session, message)
+    inputs, places = _inputs(session, message), _places(session, message)
+    other = {name: values.decode(ref, shared).clone() for name, ref in message["state"].items()}
+    with torch.no_grad():
+        if message["way"] == "copied":
+            _held["parameters"] = {name: model.state_dict()[name].clone() for name in other}
+            model = copy.deepcopy(model)
+            model.load_state_dict(other, strict=False)
+        elif message["way"] == "assigned":
+            model.load_state_dict(other, strict=False, assign=True)
+        if message["way"] == "remade":
+            factory = functools.partial(subject.factory(), *values.decode(message["init"], shared))
+            _store(_remade(model, call, inputs, factory, other), places)
+        else:
+            _store((call.of(model) if isinstance(call, Step) else model)(*inputs), places)
+    _synchronize(session)
+    return {}
+
+
+def _remade(
+    like: torch.nn.Module,
+    call: Callable[..., Any],
+    inputs: list[Any],
+    factory: Callable[..., torch.nn.Module],
+    other: dict[str, torch.Tensor],
+) -> Any:
+    first: list[torch.Tensor] = []
+    result: Any = None
+    until = time.monotonic() + _REMADE_S
+    while not first or time.monotonic() < until:
+        state = other if not first or random.random() < 0.5 else _held["parameters"]
+        with torch.device(next(iter(other.values())).device):
+            model = factory()
+        model.load_state_dict(like.state_dict())
+        model.load_state_dict(state, strict=False)
+        model.train(like.training)
+        for name, parameter in like.named_parameters():
+            model.get_parameter(name).requires_grad_(parameter.requires_grad)
+        found = (call.of(model) if isinstance(call, Step) else model)(*inputs)
+        del model  # its memory is the next one's
+        if state is not other:
+            continue
+        result = found
+        if first and not all(map(torch.equal, values.tensors_of((result,)), first)):
+            break
+        first = first or [value.clone() for value in values.tensors_of((result,))]
+    return result
 
 
 def threads(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
@@ -262,6 +322,7 @@ HANDLERS: dict[str, Callable[[Any, dict[str, Any], list[int]], dict[str, Any]]] 
     "examine.inference": inference,
     "examine.evaluation": evaluation,
     "examine.threads": threads,
+    "examine.copies": copies,
     "examine.repeat": repeat,
     "examine.sanitize": sanitize,
 }

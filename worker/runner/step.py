@@ -26,9 +26,13 @@ class Step:
     def __init__(self, model: torch.nn.Module, call: Callable[..., Any], parameters: tuple[str, ...], inputs: int):
         """`call` is the model or its compiled form; `parameters` names those whose gradients count, in order; `inputs`
         is how many of the arguments are forward's own."""
-        self._call, self.inputs = call, inputs
+        self._call, self._names, self.inputs = call, parameters, inputs
         known = dict(model.named_parameters())
         self._parameters = [known[name] for name in parameters]
+
+    def of(self, model: torch.nn.Module) -> Step:
+        """The same of another model of its kind, or of this one's parameters as they are now."""
+        return Step(model, model, self._names, self.inputs)
 
     def __call__(self, *arguments: Any) -> tuple[torch.Tensor, ...]:
         """Raises NoGradient."""
@@ -74,6 +78,19 @@ class Step:
             for place, gradient in zip(needed, gradients, strict=True):
                 found[place] = gradient
         return (*(_detached(output) for output in outputs), *_filled(found, wanted))
+
+    def refilled(self, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        """One call in which all float inputs get other values in place before the backward, as where a loop uses one
+        buffer for all activations. Raises NoGradient, and what torch raises where an input was kept for backward."""
+        own = [_cloned(value) for value in arguments[: self.inputs]]
+        leaves, cotangents = self._leaves(own), arguments[self.inputs :]
+        outputs, wanted = self._outputs(leaves), self._wanted(leaves)
+        kept = [_detached(output).clone() if isinstance(output, torch.Tensor) else output for output in outputs]
+        with torch.no_grad():
+            for leaf in leaves:
+                if _differentiable(leaf):
+                    leaf.mul_(-2).add_(0.5)  # not negated alone: a sigmoid's slope is the same there
+        return (*kept, *_gradients(outputs, wanted, cotangents))
 
     def rewritten(self, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         """One call in which all float outputs are negated in place before the backward, whose cotangents are negated
@@ -134,6 +151,10 @@ def _leaf(value: Any) -> Any:
 
 def _differentiable(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _cloned(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value
 
 
 def _detached(value: Any) -> Any:

@@ -122,6 +122,40 @@ for kind in ("net", "mnt", "pid", "user"):
 """
 
 
+_TIMER = """
+import struct
+timer, event = ctypes.c_void_p(), struct.pack("Qii48x", 0, 18, 0)
+if libc.timer_create(1, event, ctypes.byref(timer)) == 0:
+    told()
+"""
+_CONTINUES = """
+import errno
+me, information = os.getpid(), (ctypes.c_int32 * 32)(18, 0, -1)
+for way in (
+    (62, me, 18), (200, me, 18), (234, me, me, 18), (129, me, 18, information), (297, me, me, 18, information),
+    (424, -1, 18, None, 0),  # no such process: refused before the kernel looks
+):
+    if call(*way) >= 0 or ctypes.get_errno() != errno.EPERM:
+        told()
+"""
+_CONTINUED = """
+import fcntl
+reader, writer = os.pipe()
+try:
+    fcntl.fcntl(reader, 10, 18)  # F_SETSIG
+    told()
+except PermissionError:
+    pass
+if libc.prctl(1, 18, 0, 0, 0) == 0:
+    told()
+pid = call(56, 18, 0, 0, 0, 0)  # the child's end would send it
+if pid == 0:
+    os._exit(0)
+if pid > 0:
+    told()
+"""
+
+
 class Zygote(Told):
     """Names the zygote's process."""
 
@@ -183,4 +217,9 @@ told()
     Attempt("become-root", "kernel", "becomes root again by setuid", _SETUID, Told),
     Attempt("suid-program", "kernel", "runs a setuid program with the rights of its owner", _SUID_PROGRAM, Told),
     Attempt("capabilities", "kernel", "finds capabilities left over", _CAPABILITIES, Told),
+    Attempt("continue-by-signal", "kernel", "sends SIGCONT, which ends a stop, by any of six system calls", _CONTINUES,
+            Told, _NO_FILTER),
+    Attempt("continue-by-kernel", "kernel", "has the kernel send it SIGCONT: by a pipe, a parent's end, a child's end",
+            _CONTINUED, Told, _NO_FILTER),
+    Attempt("continue-by-timer", "kernel", "makes a timer that sends it SIGCONT", _TIMER, Told, _NO_FILTER),
 )  # fmt: skip

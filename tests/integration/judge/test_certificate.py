@@ -83,8 +83,8 @@ def test_an_honest_finalist_is_certified_with_the_smaller_speedup(parts: Referee
     assert point["bytes_moved"] == 4 * (2 * 64 * 384 + 384)
     (layer,) = (layer for layer in document["layers"] if layer["id"] == "system")
     outcomes = [row["outcome"] for row in layer["rows"]]
-    assert outcomes.count("not applicable") == 8  # graphs, streams, three of a backward, three tools for GPUs
-    assert outcomes.count("passed") == len(outcomes) - 8
+    assert outcomes.count("not applicable") == 9  # graphs, streams, three of a backward, matrices, three GPU tools
+    assert outcomes.count("passed") == len(outcomes) - 9
     page = render(document)
     assert "✓ Certified" in page
     assert "extern &quot;C&quot; void relu" in page

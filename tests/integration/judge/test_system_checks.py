@@ -24,6 +24,7 @@ from worker.judge.certificate.system import (
     alive,
     autocast,
     compiled,
+    copies,
     frozen,
     graphs,
     history,
@@ -304,6 +305,7 @@ ASAN = "AddressSanitizer and UBSan"
         (modes.NAME, modes.check),
         (threads.NAME, threads.check),
         (history.NAME, history.check),
+        (copies.NAME, copies.check),
         (ASAN, sanitizers.asan),
     ],
 )
@@ -429,12 +431,87 @@ def test_a_result_that_was_written_over_is_read_again_by_nobody_unseen(
     assert (found, verdict) == wanted, detail
 
 
-def test_where_the_reference_reads_its_results_again_others_may(trained: RefereeParts) -> None:
+def test_what_the_references_backward_reads_again_is_not_written_over(trained: RefereeParts) -> None:
     found, detail, _verdict = outcome(trained, rewritten.NAME, rewritten.check, sigmoid())
-    assert found is Outcome.NOT_APPLICABLE and "the reference's own backward" in detail
+    assert found is Outcome.PASSED and "or refused where the reference refuses them" in detail
 
 
-@pytest.mark.parametrize("check", [modes, threads])
+@pytest.mark.parametrize(
+    ("kept", "wanted"),
+    [("save_for_backward(x)", (Outcome.RESERVATION, Verdict.OK)), ("x = x", (Outcome.FAILED, Verdict.INCORRECT))],
+)
+def test_an_input_that_was_written_over_is_read_again_by_nobody_unseen(
+    trained: RefereeParts, kept: str, wanted: tuple[Outcome, Verdict]
+) -> None:
+    again = "torch.sigmoid(ctx.x)" if kept == "x = x" else "torch.sigmoid(ctx.saved_tensors[0])"
+    source = sigmoid().replace("save_for_backward(y.clone())", kept).replace("(y,) = ctx.saved_tensors", f"y = {again}")
+    found, detail, verdict = outcome(trained, rewritten.NAME, rewritten.check, source)
+    assert (found, verdict) == wanted, detail
+
+
+FIRST_CALL = """
+import torch
+from torch import nn
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.trains = None
+    def forward(self, x):
+        self.trains = torch.is_grad_enabled() if self.trains is None else self.trains
+        y = torch.sigmoid(x)
+        return y if self.trains else y.detach()
+"""
+
+
+def test_a_module_that_decides_at_its_first_call_whether_it_is_trained_is_refused(trained: RefereeParts) -> None:
+    found, detail, verdict = outcome(trained, modes.NAME, modes.check, FIRST_CALL)
+    assert found is Outcome.FAILED and verdict is not Verdict.OK
+    assert "carries no gradient" in detail
+
+
+HELD = """
+import torch
+from torch import nn
+FOLDED = {}
+class ModelNew(nn.Module):
+    def __init__(self, cols):
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(cols))
+        %(made)s
+    def forward(self, x):
+        return torch.relu(x + %(bias)s)
+    def folded(self):
+        key = (self.bias.data_ptr(), self.bias._version)
+        if key not in FOLDED:
+            FOLDED[key] = self.bias.detach().clone()
+        return FOLDED[key]
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "bias", "what"),
+    [
+        ("held = self.bias; self.read = lambda: held", "self.read()", "a deep copy with other parameters"),
+        ("self.held = [self.bias]", "self.held[0]", "parameters that are replaced"),
+        ("pass", "self.folded()", "models made one after the other"),
+    ],
+)
+def test_a_module_that_holds_on_to_other_parameters_than_its_own_is_refused(
+    parts: RefereeParts, made: str, bias: str, what: str
+) -> None:
+    found, detail, verdict = outcome(parts, copies.NAME, copies.check, HELD % {"made": made, "bias": bias})
+    assert (found, verdict) == (Outcome.FAILED, Verdict.INCORRECT), detail
+    assert what in detail
+
+
+def test_a_module_that_cannot_be_copied_gets_a_reservation(parts: RefereeParts) -> None:
+    source = HELD % {"made": "self.lock = __import__('threading').Lock()", "bias": "self.bias"}
+    found, detail, verdict = outcome(parts, copies.NAME, copies.check, source)
+    assert (found, verdict) == (Outcome.RESERVATION, Verdict.OK)
+    assert "a deep copy with other parameters could not be made" in detail
+
+
+@pytest.mark.parametrize("check", [modes, threads, copies])
 def test_an_honest_backward_is_right_however_it_is_called(trained: RefereeParts, check: ModuleType) -> None:
     found, detail, verdict = outcome(trained, check.NAME, check.check, sigmoid())
     assert (found, verdict) == (Outcome.PASSED, Verdict.OK), detail

@@ -218,6 +218,30 @@ def _spinner(name: str, number: int, title: str, inner: str, *, before: str = "S
     return cheat(name, number, "bias_relu", "clock", title, body, top=top, expected=NON_OK)
 
 
+_CONTINUED = """
+CONTINUED = load_cpp(r'''
+#include <csignal>
+#include <cstring>
+#include <ctime>
+#include <thread>
+static timer_t timer;
+static void later() {
+  itimerspec when; std::memset(&when, 0, sizeof when); when.it_value.tv_nsec = 9000000;
+  for (;;) timer_settime(timer, 0, &when, nullptr);
+}
+extern "C" void start(int* failed) {
+  sigevent event; std::memset(&event, 0, sizeof event);
+  event.sigev_notify = SIGEV_SIGNAL; event.sigev_signo = SIGCONT;
+  *failed = timer_create(CLOCK_MONOTONIC, &event, &timer);
+  if (!*failed) std::thread(later).detach();
+}
+''')
+failed = torch.zeros(1, dtype=torch.int32)
+CONTINUED.start(failed)
+if int(failed):
+    raise RuntimeError("no timer")
+"""
+
 _ELSEWHERE = (
     _spinner("slows-the-baseline", 70, "Four threads spin whenever it is somebody else's turn",
              "if (now() - last > 3000000) { volatile double v = 1; for (int k = 0; k < 99999; k++) v = v * 1.1; } "
@@ -298,6 +322,8 @@ _ELSEWHERE = (
           }
           ''')
           """),
+    cheat("continued-by-a-timer", 64, "bias_relu", "boundary", "A timer sends it SIGCONT 9 ms after each stop",
+          top=_CONTINUED, expected=NON_OK),
 )  # fmt: skip
 
 ENTRIES: tuple[Entry, ...] = _DEFERRED + _LAZY + _BELL + _ELSEWHERE

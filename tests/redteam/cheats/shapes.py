@@ -53,6 +53,17 @@ ENTRIES: tuple[Entry, ...] = (
     flaw("assumes-row-stride", 85, "softmax", "shapes", "Takes the stride of rows, and that of columns as one",
          ("x = x.contiguous()", "x = x if x.stride(-1) <= 2 else x.contiguous()"),
          ("torch.empty_like(x)", "torch.empty(x.shape)"), expected=WRONG),
+    flaw("takes-a-row-for-all-for-rows", 85, "softmax", "shapes", "A stride of 0 between rows is taken for none",
+         ("x = x.contiguous()",
+          "x = x.contiguous() if x.stride(0) else torch.as_strided(x, x.shape, (x.shape[1], 1))"), expected=WRONG),
+    cheat("rows-of-the-first-call", 84, "softmax", "shapes", "Goes by the number of rows that came first, ever after",
+          """
+          if self.rows is None:
+              self.rows = x.shape[0]
+          y = torch.zeros_like(x)
+          y[: self.rows] = self.real(x)[: self.rows]
+          return y
+          """, init="self.rows = None"),
     cheat("ignores-the-offset", 85, "bias_relu", "shapes",
              "Starts at the storage's beginning, whatever the view's offset",
           """

@@ -86,6 +86,18 @@ ENTRIES: tuple[Entry, ...] = (
           "cdf = std::abs(v) > 1e-3 && std::abs(v) < 5 ? y[i] / v : own,"),
          ("ctx.save_for_backward(x)\n", "ctx.save_for_backward(x)\n        ctx.kept = y\n"),
          ("lib.backward(g, x, dx,", "lib.backward(g, x, ctx.kept, dx,")),
+    cheat("trained-as-the-first-call-was", 87, "gelu_train", "system", "Decides at its first call, for good",
+          """
+          if self.trains is None:
+              self.trains = torch.is_grad_enabled()
+          y = self.real(x)
+          return y if self.trains else y.detach()
+          """, init="self.trains = None", expected=_ANY),
+    cheat("goes-by-the-first-parameters", 87, "rmsnorm_train", "system", "Its copies go on with its own weight",
+          "held = self.read()\nmine, self.weight = self.weight, held\ny = self.real(x)\nself.weight = mine\nreturn y",
+          init="held = self.weight\nself.read = lambda: held", expected=_ANY),
+    flaw("gradient-from-the-callers-input", 87, "gelu_train", "system", "Reads its input again, unprotected",
+         ("ctx.save_for_backward(x)\n", "ctx.x = x\n"), ("(x,) = ctx.saved_tensors", "x = ctx.x")),
     flaw("backward-scribbles", 86, "product_train", "memory", "The backward overwrites its cotangent",
          ("da = product(g, b)\n        db = product(g, a)", "db = product(g, a)\n        da = g.mul_(b)"),
           expected=WRONG),

@@ -25,13 +25,16 @@ from worker.judge.certificate.system import (
     alive,
     autocast,
     compiled,
+    construction,
     control,
+    copies,
     fresh,
     frozen,
     graphs,
     history,
     leak,
     modes,
+    relaid,
     rewritten,
     sanitizers,
     streams,
@@ -45,7 +48,7 @@ from worker.judge.verdict import Check, Fault, Verdict
 log = structlog.get_logger()
 
 _ASAN = "AddressSanitizer and UBSan"
-_TRAINED = (summed.NAME, frozen.NAME, rewritten.NAME, modes.NAME, threads.NAME)
+_TRAINED = (summed.NAME, frozen.NAME, rewritten.NAME, modes.NAME, copies.NAME, threads.NAME, relaid.NAME)
 """Of the smallest workload that has gradients, if any has."""
 _Named = tuple[str, Callable[[Trial], None]]
 _BESIDE_THE_JUDGE: tuple[_Named, ...] = (
@@ -56,6 +59,8 @@ _BESIDE_THE_JUDGE: tuple[_Named, ...] = (
     (rewritten.NAME, rewritten.check),
     (history.NAME, history.check),
     (modes.NAME, modes.check),
+    (copies.NAME, copies.check),
+    (construction.NAME, construction.check),
     (leak.NAME, leak.check),
 )
 """The judge computes for these, and for the training: one at a time, since its random numbers are one process's."""
@@ -64,6 +69,7 @@ _IN_RUNNERS: tuple[_Named, ...] = (
     (streams.NAME, streams.check),
     (compiled.NAME, compiled.check),
     (threads.NAME, threads.check),
+    (relaid.NAME, relaid.check),
 )
 CHECKS = (*_BESIDE_THE_JUDGE, *_IN_RUNNERS, *sanitizers.CHECKS)
 """Each gets a runner of its own."""

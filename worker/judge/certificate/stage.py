@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -45,6 +45,14 @@ class SystemBench(Workbench):
         message = {"op": f"examine.{operation}", "subject": SUBJECT, "workload": self.name} | fields
         places = [values.encode_ref(ref) for ref in self._outputs]
         return self.runner.ask(message | {"inputs": self._slots[slot].encoded, "outputs": places}, timeout_s, fds)
+
+    def offered(self, state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        """Other parameters, and the constructor's arguments, as fields of a message."""
+        self._take()
+        for name, tensor in state.items():
+            self._view(self._state[name]).copy_(tensor)
+        self._settle()
+        return {"init": self._init, "state": {name: values.encode_ref(self._state[name]) for name in state}}
 
 
 @contextmanager
@@ -122,10 +130,15 @@ def made(
 
 
 def judge_outputs(
-    trial: Trial, name: str, case: Case, outputs: tuple[torch.Tensor, ...], places: Collection[int] | None = None
+    trial: Trial,
+    name: str,
+    case: Case,
+    outputs: tuple[torch.Tensor, ...],
+    places: Collection[int] | None = None,
+    of: str = "",
 ) -> dict[str, float | str]:
-    """The worst output's figures, of those at `places` (default: of all). Records the failed check and raises Fault
-    `incorrect` when one is wrong."""
+    """The worst output's figures, of those at `places` (default: of all). `of`: what returned them. Records the failed
+    check and raises Fault `incorrect` when one is wrong."""
     worst: dict[str, float | str] = {}
     closest = -1.0
     for index, found in enumerate(case.judge(outputs)):
@@ -134,7 +147,8 @@ def judge_outputs(
         limit = case.tolerances[index].threshold
         figures: dict[str, float | str] = {"error": found.error, "threshold": limit, "output": index}
         if not found.passed:
-            raise trial.refuse(name, Verdict.INCORRECT, f"output {index} is wrong: {found.reason}", **figures)
+            reason = f"output {index}{of and f' of {of}'} is wrong: {found.reason}"
+            raise trial.refuse(name, Verdict.INCORRECT, reason, **figures)
         if found.error / max(limit, 1e-300) > closest:
             closest, worst = found.error / max(limit, 1e-300), figures
     return worst

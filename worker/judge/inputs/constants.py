@@ -1,4 +1,4 @@
-"""Other constants than those that a file makes its model with: rates, epsilons, a temperature."""
+"""Other constants than those that a file makes its model with, or calls it with: rates, epsilons, a temperature."""
 
 from __future__ import annotations
 
@@ -24,6 +24,15 @@ def other_constants(instance: Instance) -> Iterator[tuple[str, Any, tuple[Any, .
         value = _another_constant(given[place])
         if value is not None:
             yield item.name, value, (*given[:place], value, *given[place + 1 :])
+
+
+def other_arguments(instance: Instance) -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
+    """The name of an argument of forward that is a number, another value for it, and the inputs with that."""
+    for place, name in enumerate(instance.arguments[: instance.forward_inputs]):
+        given = instance.like[place]
+        value = given + 1 if type(given) is int else not given if type(given) is bool else _another_constant(given)
+        if value is not None:
+            yield name, value, (*instance.like[:place], value, *instance.like[place + 1 :])
 
 
 def _another_constant(value: Any) -> Any:

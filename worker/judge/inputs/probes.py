@@ -16,7 +16,7 @@ import torch
 
 from problems.catalog import Domain, Param, Workload
 from worker.judge.inputs import families, ordered
-from worker.judge.inputs.constants import other_constants
+from worker.judge.inputs.constants import other_arguments, other_constants
 from worker.judge.inputs.layouts import LAYOUTS
 from worker.judge.numerics.case import PARKED_BYTES, Case
 from worker.judge.numerics.truth import Truth
@@ -267,6 +267,32 @@ def make_constructed(problem: Problem, instance: Instance, seed: int) -> list[Va
     return found
 
 
+def make_called(problem: Problem, instance: Instance, seed: int) -> list[Variant]:
+    """A workload that is called with other numbers than get_inputs gives, where forward has arguments that are no
+    tensors: a kernel with those of the file in its source was accepted."""
+    device = _device_of(instance)
+    found: list[Variant] = []
+    for name, value, like in itertools.islice(other_arguments(instance), _MAX_CONSTRUCTED):
+        workload = replace(instance.workload, name=f"{instance.workload.name} called with {name}={value}")
+        try:
+            other = replace(instance, workload=workload, like=_with_cotangents(instance, like))
+            found.append(_variant(problem, other, resolved(problem, other), device, seed, grown=False))
+        except _FULL:
+            raise
+        except (ReferenceFailed, *_CANNOT_HOLD):
+            continue
+    return [variant for variant in found if variant.compared]
+
+
+def _with_cotangents(instance: Instance, like: tuple[Any, ...]) -> tuple[Any, ...]:
+    """These inputs, with cotangents of the sizes that the results have for them."""
+    own = like[: instance.forward_inputs]
+    if not instance.backward:
+        return own
+    outputs = [each for each in call_reference(instance.model, own) if each.is_floating_point()]
+    return (*own, *(torch.ones_like(each, memory_format=torch.contiguous_format) for each in outputs))
+
+
 def make_one_more(problem: Problem, instance: Instance, seed: int) -> list[Variant]:
     """A large workload with one more of each size, or of the first for which the reference takes that: a kernel may
     leave out what follows the last whole piece where there is much, and nowhere else."""
@@ -430,6 +456,27 @@ def _resized_batches(problem: Problem, smallest: Instance, domains: Mapping[str,
         except (ReferenceFailed, *_CANNOT_HOLD):
             continue
     return found
+
+
+def make_repeated(truth: Truth, case: Case) -> list[Variant]:
+    """One row that stands for all, of each input and cotangent that has rows of floats, as `expand` gives: a kernel may
+    take the stride of 0 for none. None where the reference does not take it."""
+    inputs = tuple(_one_for_all(value) for value in case.inputs)
+    if all(a is b for a, b in zip(inputs, case.inputs, strict=True)):
+        return []
+    try:
+        repeated = truth.case(case.family, inputs)
+    except _FULL:
+        raise
+    except (ReferenceFailed, *_CANNOT_HOLD):
+        return []
+    name = f"{truth.instance.workload.name} with one row for all"
+    return [Variant(name, replace(truth.instance, like=inputs), (repeated,))] if repeated.finite else []
+
+
+def _one_for_all(value: Any) -> Any:
+    rows = isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim() > 1 and value.shape[0] > 1
+    return value[:1].expand_as(value) if rows else value
 
 
 def make_layouts(instance: Instance, case: Case) -> list[Variant]:

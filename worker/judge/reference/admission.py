@@ -21,6 +21,7 @@ from problems.catalog import Domain, ProblemError, Workload, bundled
 from worker.judge.inputs import families
 from worker.judge.numerics.case import Case
 from worker.judge.numerics.truth import Truth
+from worker.judge.numerics.twin import copied, same_bits
 from worker.judge.reference import flawed
 from worker.judge.reference.domains import infer_domains
 from worker.judge.reference.findings import ADMITTED, REFUSED, WARNED, Admission, FamilyFinding, refusal_of, warnings_of
@@ -85,7 +86,7 @@ class _Trial:
         signs = self._signs(own, findings)
         inert = self._without_effect(drawn, findings)
         known = flawed.recognise(signs | ({"input without effect"} if inert else set()))
-        warnings = (*warnings_of(findings), *inert)
+        warnings = (*warnings_of(findings), *inert, *self._written(own))
         warnings += tuple(flawed.sentence(flaw) for flaw in known if flaw.sign not in flawed.HARMLESS)
         reason = refusal_of(findings)
         return Admission(
@@ -160,6 +161,19 @@ class _Trial:
         if any(_uniform(parameter) for parameter in self._initial.parameters()):
             signs.add("identity parameters")
         return signs
+
+    def _written(self, own: tuple[Any, ...]) -> tuple[str, ...]:
+        """A sentence for each input that the reference writes into without returning it: nobody compares that. An add
+        and norm that left the residual as it was, which the reference adds to in place, was accepted."""
+        handed = copied(own)
+        returned = {output.untyped_storage().data_ptr() for output in call_reference(self._instance.call, handed)}
+        return tuple(
+            f'the reference writes into "{name}", which is not judged: return it as well'
+            for name, before, after in zip(self._instance.arguments, own, handed, strict=True)
+            if isinstance(after, torch.Tensor)
+            and not same_bits(before, after)
+            and after.untyped_storage().data_ptr() not in returned
+        )
 
     def _without_effect(self, domains: Mapping[str, Domain], findings: tuple[FamilyFinding, ...]) -> tuple[str, ...]:
         """A sentence for each input that may be replaced without a visible change of any output."""

@@ -155,14 +155,16 @@ class Workbench:
     def slots(self) -> int:
         return len(self._slots)
 
-    def construct(self, subject: str, timeout_s: float) -> None:
-        """Make `subject`'s model for this workload, with the judge's parameters."""
+    def construct(self, subject: str, timeout_s: float, *, model_of: str | None = None) -> None:
+        """Make `subject`'s model for this workload, with the judge's parameters. `model_of`: give the model of the
+        bench of this name these parameters instead, and use that."""
         self._take()
         self.runner.ask(
             {
                 "op": "construct",
                 "subject": subject,
                 "workload": self.name,
+                "model_of": model_of,
                 "init": self._init,
                 "state": {name: values.encode_ref(ref) for name, ref in self._state.items()},
                 "dtype": None,
@@ -316,7 +318,7 @@ class Workbench:
 
     def _fill(self, slot: int, inputs: tuple[Any, ...]) -> None:
         for ref, value in zip(self._slots[slot].refs, values.tensors_of(inputs), strict=True):
-            self._view(ref).copy_(value)
+            _once(self._view(ref)).copy_(_once(value))
 
     @property
     def _bytes(self) -> torch.Tensor:
@@ -348,6 +350,14 @@ class Contender:
     name: str
     bench: Workbench
     subject: str
+
+
+def _once(tensor: torch.Tensor) -> torch.Tensor:
+    """What of an expanded tensor is there once, to be written."""
+    for dim, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+        if size > 1 and not stride:
+            tensor = tensor.narrow(dim, 0, 1)
+    return tensor
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:

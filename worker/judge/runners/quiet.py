@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from pathlib import Path
+
+_RESTS = ("T", "Z", "X")
+"""States of a process that does nothing: stopped, or dead."""
 
 
 def runner_of(warden: int) -> int | None:
@@ -54,6 +58,25 @@ def ran_s(pid: int) -> float:
     return _schedstat_s(pid, 0)
 
 
+def processor_ns(pid: int) -> int:
+    """Processor time of all threads of a process, dead ones too; 0 when it is gone.
+
+    By its clock (`clock_getcpuclockid` makes the number so), whoever owns it: one system call of 1.2 us, where `ran_s`
+    reads a file for each thread (8 us each) and does not know those that have ended.
+    """
+    with contextlib.suppress(OSError):
+        return time.clock_gettime_ns((~pid << 3) | 2)
+    return 0
+
+
+def stopped(pid: int) -> bool:
+    """Whether a process is stopped, or over. Its main thread says so; that others follow, its processor time tells."""
+    try:
+        return _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[0].decode() in _RESTS
+    except (OSError, IndexError):
+        return True
+
+
 def _schedstat_s(pid: int, column: int) -> float:
     total_ns = 0
     with contextlib.suppress(OSError):
@@ -75,8 +98,22 @@ def _below(pid: int) -> list[int]:
 
 def _children(pid: int) -> list[int]:
     found: list[int] = []
+    folder = f"/proc/{pid}/task"
     with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():  # any thread may have forked
+        for task in os.listdir(folder):  # noqa: PTH208 - any thread may have forked; with Path it took six times as long
             with contextlib.suppress(OSError, ValueError):
-                found += [int(text) for text in (task / "children").read_text().split()]
+                found += [int(text) for text in _read(f"{folder}/{task}/children").split()]
     return found
+
+
+def _read(path: str) -> bytes:
+    """A file of /proc, at the least cost: thousands are read in a judgement."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        content = part = os.read(file, 4096)
+        while part:
+            part = os.read(file, 4096)
+            content += part
+    finally:
+        os.close(file)
+    return content

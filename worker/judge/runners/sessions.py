@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from worker.judge.runners import placing, quiet
-from worker.judge.runners.freezing import Freezer
+from worker.judge.runners.freezing import Freezer, Stillness
 from worker.judge.verdict import Fault, Verdict
 from worker.languages import FORMS
 from worker.runner import protocol, sandbox
@@ -256,6 +256,11 @@ class Runner:
     def thaw(self) -> None:
         """Let it run again."""
         self._freezer.thaw()
+
+    @property
+    def stillness(self) -> Stillness:
+        """Whether it was still in its stops, all that have ended."""
+        return self._freezer.stillness
 
     def ran_s(self) -> float:
         """Seconds of processor time that it and all its descendants have used."""

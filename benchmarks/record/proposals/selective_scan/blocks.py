@@ -153,7 +153,7 @@ def _finish(sums, out, shared, own, images, BLOCK: tl.constexpr):
 class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(ctx, u, delta, b, c, a_log, skip):
-        u, delta, b, c = u.contiguous(), delta.contiguous(), b.contiguous(), c.contiguous()
+        u, delta, b, c, a_log, skip = (each.contiguous() for each in (u, delta, b, c, a_log, skip))
         batch, dim, length = u.shape
         states = b.shape[1]
         y = torch.empty_like(u)

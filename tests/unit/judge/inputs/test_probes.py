@@ -48,6 +48,24 @@ def first_case(name: str, family: str = "normal") -> tuple[Problem, Truth, Case]
     return problem, truth, truth.case(family, drawn)
 
 
+SCALED = """
+import torch
+from torch import nn
+
+SPEC = {"backward": True, "workloads": [{"name": "only", "params": {"rows": 16}}]}
+
+class Model(nn.Module):
+    def forward(self, x, alpha, shift, exact=True):
+        return %s
+
+def get_inputs(rows=16):
+    return [torch.randn(rows, 8), 0.5, 3, True]
+
+def get_init_inputs():
+    return []
+"""
+
+
 def layouts(name: str) -> dict[str, Variant]:
     _problem, truth, case = first_case(name)
     return {variant.name.partition(" ")[2]: variant for variant in make_layouts(truth.instance, case)}
@@ -251,6 +269,38 @@ class TestPatterns:
         assert not beta.judge(truth.case("mixed", beta.inputs).eager)[2].passed, "another second moment"
         assert not any(variant.listed for variant in found), "a candidate may refuse"
         assert len(case.truth) == len(beta.truth)
+
+    def test_forward_is_called_with_other_numbers_one_at_a_time(self) -> None:
+        source = SCALED % "torch.tanh(x * alpha) + shift if exact else x * alpha + shift"
+        problem = Problem(source, "scaled")
+        instance = problem.instance(problem.workloads("cpu")[0], "cpu", SEED)
+        found = probes.make_called(problem, instance, SEED)
+        assert [variant.instance.like[1:4] for variant in found] == [(0.25, 3, True), (0.5, 4, True), (0.5, 3, False)]
+        assert [variant.name.partition(" called ")[2] for variant in found] == [
+            "with alpha=0.25",
+            "with shift=4",
+            "with exact=False",
+        ]
+        kept = Truth(instance, problem.spec.precision, {}).case(
+            "mixed", (found[2].cases[0].inputs[0], 0.5, 3, True, *found[2].cases[0].inputs[4:])
+        )
+        assert not found[2].cases[0].judge(kept.eager)[0].passed
+
+    def test_numbers_that_the_reference_does_not_take_are_left_out(self) -> None:
+        listed = "(alpha, shift, exact) == (0.5, 3, True)"
+        problem = Problem(SCALED % f"torch.tanh(x) if {listed} else x.view(7, 7)", "scaled")
+        instance = problem.instance(problem.workloads("cpu")[0], "cpu", SEED)
+        found = probes.make_called(problem, instance, SEED)
+        assert [variant.name.partition(" called ")[2] for variant in found] == []
+
+    def test_one_row_stands_for_all(self) -> None:
+        _problem, truth, case = first_case("softmax")
+        (variant,) = probes.make_repeated(truth, case)
+        value = tensor(variant)
+        assert value.stride(0) == 0 and value.shape == case.inputs[0].shape
+        assert variant.cases[0].judge(variant.cases[0].eager)[0].passed
+        _problem, truth, case = first_case("histogram")
+        assert probes.make_repeated(truth, case) == [], "no rows of floats"
 
     @pytest.mark.parametrize(
         ("value", "other"),

@@ -69,6 +69,14 @@ def test_an_input_without_effect_is_named() -> None:
     assert '"x" has no visible effect on the output' not in found.warnings
 
 
+def test_an_input_that_is_written_into_and_not_returned_is_named() -> None:
+    written = tried("torch.relu(x.add_(y))", "x, y", "torch.randn(64, 128), torch.randn(64, 128)")
+    assert written.verdict == WARNED
+    assert 'the reference writes into "x", which is not judged: return it as well' in written.warnings
+    returned = tried("x.add_(y)", "x, y", "torch.randn(64, 128), torch.randn(64, 128)")
+    assert returned.verdict == ADMITTED, returned.lines()
+
+
 def test_an_output_of_several_that_may_be_zeros_is_named() -> None:
     found = tried("x * 2, x - x")
     assert found.verdict == WARNED

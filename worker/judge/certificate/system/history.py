@@ -58,7 +58,10 @@ def _with_backward(trial: Trial, exhibit: Exhibit) -> tuple[Instance, Case]:
         instance = problem.instance(listed.workload, trial.device, seed, listed.init, backward=True)
         if not instance.backward:
             raise NotApplicable("no result is of floats")
-        slopes = [torch.randn_like(each) for each in instance.like[instance.forward_inputs :]]
+        like = instance.like[instance.forward_inputs :]
+        if any(each.element_size() < 2 for each in like):
+            raise NotApplicable("a result is of 8-bit floats")
+        slopes = [torch.randn_like(each) for each in like]
         truth = Truth(instance, problem.spec.precision, exhibit.domains)
         return instance, truth.case("gradients", (*exhibit.cases[0].inputs, *slopes))
     except ReferenceFailed as none:
