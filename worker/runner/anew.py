@@ -1,5 +1,5 @@
-"""What a drop-in module is asked beside the judged calls: to be made anew, to be called by its arguments' names, to say
-which parameters it has, and to be right with parameters that lie otherwise in memory.
+"""What users do with a drop-in module beside the judged calls: make it anew, call it by its arguments' names, in
+inference mode or in `eval()`, copy it, give it other parameters or lay them out otherwise.
 
 Runs in the untrusted process, as `worker.runner.examine` does: results and parameters go through the arena, where the
 judge compares them; what is answered in words can only speak against a candidate.
@@ -10,23 +10,26 @@ judge compares them; what is answered in words can only speak against a candidat
 from __future__ import annotations
 
 import copy
+import functools
+import random
+import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 
-from worker.runner import examine, values
+from worker.runner import values
+from worker.runner.messages import Session, call_of, cloned, inputs_of, places_of, store, synchronize
 from worker.runner.step import Step
 
+_REMADE_S = 1.0
+"""For so long models are made and dropped: of 20 two took a dead one's parameters, by its address, of others none."""
+_held: dict[str, torch.Tensor] = {}
+"""What `copies` leaves for the next: the parameters that the module had."""
 
-class _Session(Protocol):
-    device: str
-    arenas: dict[str, Any]
-    subjects: dict[str, Any]
 
-
-def anew(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+def anew(session: Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
     """Make a model of the subject's class with these arguments and this seed, and leave it as its constructor does. It
     is the model of a subject of its own, `called` so."""
     subject, workload = session.subjects[message["subject"]], message["workload"]
@@ -42,7 +45,7 @@ def anew(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[st
     return {}
 
 
-def names(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+def names(session: Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
     """The names of a model's parameters in its order, with whether each has a gradient, and of all that its state dict
     holds."""
     model = session.subjects[message["subject"]].models[message["workload"]]
@@ -50,20 +53,20 @@ def names(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[s
     return {"parameters": parameters, "state": list(model.state_dict())}
 
 
-def keywords(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+def keywords(session: Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
     """Forward alone on the first `count` arguments, by these `names` where there are any; the places of gradients are
     left as they are."""
     model = session.subjects[message["subject"]].models[message["workload"]]
-    given = examine._inputs(session, message)[: message["count"]]
+    given = inputs_of(session, message)[: message["count"]]
     with torch.no_grad():
         named = dict(zip(message["names"], given, strict=True)) if message["names"] else None
         result = model(*given) if named is None else model(**named)
-        examine._store(result, examine._places(session, message)[: message["results"]])
-    examine._synchronize(session)
+        store(result, places_of(session, message)[: message["results"]])
+    synchronize(session)
     return {}
 
 
-def relaid(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+def relaid(session: Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
     """A usual call with parameters that lie in memory as channels_last has them, or (`swapped`) with new ones of the
     same values whose last two dimensions do."""
     subject, workload = session.subjects[message["subject"]], message["workload"]
@@ -74,8 +77,52 @@ def relaid(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[
         model.to(memory_format=torch.channels_last)
     call = call.of(model) if isinstance(call, Step) else model
     with torch.no_grad():
-        examine._store(call(*examine._inputs(session, message)), examine._places(session, message))
-    examine._synchronize(session)
+        store(call(*inputs_of(session, message)), places_of(session, message))
+    synchronize(session)
+    return {}
+
+
+def inference(session: Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+    """Forward alone on tensors of inference mode; the places of gradients are left as they are."""
+    model = session.subjects[message["subject"]].models[message["workload"]]
+    inputs, call = inputs_of(session, message), call_of(session, message)
+    with torch.inference_mode():
+        result = model(*cloned(inputs[: call.inputs] if isinstance(call, Step) else inputs))
+        store(result, places_of(session, message)[: message["results"]])
+    synchronize(session)
+    return {}
+
+
+def evaluation(session: Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+    """A usual call of the module in `eval()`."""
+    session.subjects[message["subject"]].models[message["workload"]].eval()
+    with torch.no_grad():
+        store(call_of(session, message)(*inputs_of(session, message)), places_of(session, message))
+    synchronize(session)
+    return {}
+
+
+def copies(session: Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+    """Call a deep copy with other parameters (`state`); then the `original`; then that with parameters that were
+    replaced by those (`assigned`); then models made and dropped one after the other, which have its own parameters and
+    those in turn (`remade`): the last result is kept, or the first that is not the same as the first one."""
+    subject, shared = session.subjects[message["subject"]], session.arenas[message["workload"]].bytes
+    model, call = subject.models[message["workload"]], call_of(session, message)
+    inputs, places = inputs_of(session, message), places_of(session, message)
+    other = {name: values.decode(ref, shared).clone() for name, ref in message["state"].items()}
+    with torch.no_grad():
+        if message["way"] == "copied":
+            _held.update({name: model.state_dict()[name].clone() for name in other})
+            model = copy.deepcopy(model)
+            model.load_state_dict(other, strict=False)
+        elif message["way"] == "assigned":
+            model.load_state_dict(other, strict=False, assign=True)
+        if message["way"] == "remade":
+            factory = functools.partial(subject.factory(), *values.decode(message["init"], shared))
+            store(_remade(model, call, inputs, factory, other), places)
+        else:
+            store((call.of(model) if isinstance(call, Step) else model)(*inputs), places)
+    synchronize(session)
     return {}
 
 
@@ -84,7 +131,40 @@ HANDLERS: dict[str, Callable[[Any, dict[str, Any], list[int]], dict[str, Any]]] 
     "examine.names": names,
     "examine.keywords": keywords,
     "examine.relaid": relaid,
+    "examine.inference": inference,
+    "examine.evaluation": evaluation,
+    "examine.copies": copies,
 }
+
+
+def _remade(
+    like: torch.nn.Module,
+    call: Callable[..., Any],
+    inputs: list[Any],
+    factory: Callable[..., torch.nn.Module],
+    other: dict[str, torch.Tensor],
+) -> Any:
+    first: list[torch.Tensor] = []
+    result: Any = None
+    until = time.monotonic() + _REMADE_S
+    while not first or time.monotonic() < until:
+        state = other if not first or random.random() < 0.5 else _held
+        with torch.device(next(iter(other.values())).device):
+            model = factory()
+        model.load_state_dict(like.state_dict())
+        model.load_state_dict(state, strict=False)
+        model.train(like.training)
+        for name, parameter in like.named_parameters():
+            model.get_parameter(name).requires_grad_(parameter.requires_grad)
+        found = (call.of(model) if isinstance(call, Step) else model)(*inputs)
+        del model  # its memory is the next one's
+        if state is not other:
+            continue
+        result = found
+        if first and not all(map(torch.equal, values.tensors_of((result,)), first)):
+            break
+        first = first or [value.clone() for value in values.tensors_of((result,))]
+    return result
 
 
 def _swap(model: nn.Module) -> None:

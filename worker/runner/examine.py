@@ -10,11 +10,8 @@ this process: it can speak against a candidate, and its silence proves nothing a
 
 from __future__ import annotations
 
-import copy
-import functools
 import json
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -23,19 +20,18 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from worker.runner import kernelwright as loader
 from worker.runner import values
+from worker.runner.messages import Session, call_of, cloned, inputs_of, places_of, store, synchronize
 from worker.runner.step import Step
 
 _WARMUPS = 3
 _DELAY_CYCLES = 20_000_000
 """About 10 ms on a device: the inputs arrive on the side stream only after it."""
-_REMADE_S = 1.0
-"""For so long models are made and dropped: of 20 two took a dead one's parameters, by its address, of others none."""
 _BESIDE_S = 1.0
 """For so long two threads call at once."""
 _REPORT_BYTES = 16 << 10
@@ -52,20 +48,14 @@ class NotPossible(Exception):
     """This device or this sandbox cannot do what was asked. The message says why."""
 
 
-class _Session(Protocol):
-    device: str
-    arenas: dict[str, Any]
-    subjects: dict[str, Any]
-
-
 _held: dict[str, Any] = {}
 """What one message leaves for the next: the captured graph and its static outputs."""
 
 
-def capture(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+def capture(session: Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
     """Warm up on a side stream and capture one call on a slot's inputs into a CUDA graph."""
     _need_device(session, "CUDA graphs")
-    call, inputs = _call(session, message), _inputs(session, message)
+    call, inputs = call_of(session, message), inputs_of(session, message)
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.no_grad(), torch.cuda.stream(stream):
@@ -80,22 +70,22 @@ def capture(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict
     return {}
 
 
-def replay(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+def replay(session: Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
     """Replay the captured graph on what the slot holds now."""
     _held["graph"].replay()
     torch.cuda.synchronize()
-    _store(_held["result"], _places(session, message))
+    store(_held["result"], places_of(session, message))
     torch.cuda.synchronize()
     return {}
 
 
-def side_stream(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+def side_stream(session: Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
     """Call on a stream that is not the default one, with inputs that arrive late on that very stream.
 
     A kernel launched elsewhere does not wait for them and computes on the NaN that lies there before.
     """
     _need_device(session, "streams")
-    call, inputs, places = _call(session, message), _inputs(session, message), _places(session, message)
+    call, inputs, places = call_of(session, message), inputs_of(session, message), places_of(session, message)
     staged = [_blank(value) if isinstance(value, torch.Tensor) else value for value in inputs]
     torch.cuda.synchronize()
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -104,53 +94,53 @@ def side_stream(session: _Session, message: dict[str, Any], _fds: list[int]) -> 
         for late, value in zip(staged, inputs, strict=True):
             if isinstance(value, torch.Tensor):
                 late.copy_(value)
-        _store(call(*staged), places)
+        store(call(*staged), places)
     stream.synchronize()
     return {}
 
 
-def autocast(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+def autocast(session: Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
     """Call under torch.autocast. Outputs may come in another float type; the judge compares their values."""
     kind = torch.device(session.device).type
     with torch.no_grad(), torch.autocast(kind, dtype=values.dtype_of(message["dtype"])):
-        result = _call(session, message)(*_inputs(session, message))
-    _store(result, _places(session, message), cast=True)
-    _synchronize(session)
+        result = call_of(session, message)(*inputs_of(session, message))
+    store(result, places_of(session, message), cast=True)
+    synchronize(session)
     return {}
 
 
-def summed(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+def summed(session: Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
     """Forward, and the second gradients of the sum of what it returns."""
-    step = _call(session, message)
+    step = call_of(session, message)
     if not isinstance(step, Step):
         raise NotPossible("this workload has no backward")
-    _store(step.summed(_inputs(session, message)), _places(session, message))
-    _synchronize(session)
+    store(step.summed(inputs_of(session, message)), places_of(session, message))
+    synchronize(session)
     return {}
 
 
-def rewritten(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+def rewritten(session: Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
     """Forward, and gradients after the outputs, or the inputs, were written over."""
-    step = _call(session, message)
+    step = call_of(session, message)
     assert isinstance(step, Step), "a workload without a backward was asked for gradients"
     written_over = step.refilled if message["which"] == "inputs" else step.rewritten
-    _store(written_over(_inputs(session, message)), _places(session, message))
-    _synchronize(session)
+    store(written_over(inputs_of(session, message)), places_of(session, message))
+    synchronize(session)
     return {}
 
 
-def partial(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+def partial(session: Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
     """Forward, and the gradients at `needed` of a loss that is made of the outputs at `heard`."""
-    step = _call(session, message)
+    step = call_of(session, message)
     assert isinstance(step, Step), "a workload without a backward was asked for gradients"
-    _store(step.partial(_inputs(session, message), message["needed"], message["heard"]), _places(session, message))
-    _synchronize(session)
+    store(step.partial(inputs_of(session, message), message["needed"], message["heard"]), places_of(session, message))
+    synchronize(session)
     return {}
 
 
-def refilled(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+def refilled(session: Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
     """Call, put `others` where the first inputs lie, call again, and only then take what the first call returned."""
-    call, inputs = _call(session, message), _inputs(session, message)
+    call, inputs = call_of(session, message), inputs_of(session, message)
     others = tuple(values.decode(message["others"], session.arenas[message["workload"]].bytes))
     filled = tuple(inputs[: len(others)])
     with torch.no_grad():
@@ -158,94 +148,20 @@ def refilled(session: _Session, message: dict[str, Any], _fds: list[int]) -> dic
         for place, value in zip(values.tensors_of(filled), values.tensors_of(others), strict=True):
             place.copy_(value)
         call(*inputs)
-        _store(result, _places(session, message))
-    _synchronize(session)
+        store(result, places_of(session, message))
+    synchronize(session)
     return {}
 
 
-def inference(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
-    """Forward alone on tensors of inference mode; the places of gradients are left as they are."""
-    model = session.subjects[message["subject"]].models[message["workload"]]
-    inputs, call = _inputs(session, message), _call(session, message)
-    with torch.inference_mode():
-        result = model(*_cloned(inputs[: call.inputs] if isinstance(call, Step) else inputs))
-        _store(result, _places(session, message)[: message["results"]])
-    _synchronize(session)
-    return {}
-
-
-def evaluation(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
-    """A usual call of the module in `eval()`."""
-    session.subjects[message["subject"]].models[message["workload"]].eval()
-    with torch.no_grad():
-        _store(_call(session, message)(*_inputs(session, message)), _places(session, message))
-    _synchronize(session)
-    return {}
-
-
-def copies(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
-    """Call a deep copy with other parameters (`state`); then the `original`; then that with parameters that were
-    replaced by those (`assigned`); then models made and dropped one after the other, which have its own parameters and
-    those in turn (`remade`): the last result is kept, or the first that is not the same as the first one."""
-    subject, shared = session.subjects[message["subject"]], session.arenas[message["workload"]].bytes
-    model, call = subject.models[message["workload"]], _call(session, message)
-    inputs, places = _inputs(session, message), _places(session, message)
-    other = {name: values.decode(ref, shared).clone() for name, ref in message["state"].items()}
-    with torch.no_grad():
-        if message["way"] == "copied":
-            _held["parameters"] = {name: model.state_dict()[name].clone() for name in other}
-            model = copy.deepcopy(model)
-            model.load_state_dict(other, strict=False)
-        elif message["way"] == "assigned":
-            model.load_state_dict(other, strict=False, assign=True)
-        if message["way"] == "remade":
-            factory = functools.partial(subject.factory(), *values.decode(message["init"], shared))
-            _store(_remade(model, call, inputs, factory, other), places)
-        else:
-            _store((call.of(model) if isinstance(call, Step) else model)(*inputs), places)
-    _synchronize(session)
-    return {}
-
-
-def _remade(
-    like: torch.nn.Module,
-    call: Callable[..., Any],
-    inputs: list[Any],
-    factory: Callable[..., torch.nn.Module],
-    other: dict[str, torch.Tensor],
-) -> Any:
-    first: list[torch.Tensor] = []
-    result: Any = None
-    until = time.monotonic() + _REMADE_S
-    while not first or time.monotonic() < until:
-        state = other if not first or random.random() < 0.5 else _held["parameters"]
-        with torch.device(next(iter(other.values())).device):
-            model = factory()
-        model.load_state_dict(like.state_dict())
-        model.load_state_dict(state, strict=False)
-        model.train(like.training)
-        for name, parameter in like.named_parameters():
-            model.get_parameter(name).requires_grad_(parameter.requires_grad)
-        found = (call.of(model) if isinstance(call, Step) else model)(*inputs)
-        del model  # its memory is the next one's
-        if state is not other:
-            continue
-        result = found
-        if first and not all(map(torch.equal, values.tensors_of((result,)), first)):
-            break
-        first = first or [value.clone() for value in values.tensors_of((result,))]
-    return result
-
-
-def threads(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+def threads(session: Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
     """Call alone, then from two threads at once, on the slot's inputs and on `others`. What is kept is the slot's last
     result, or the first that is not what it was alone."""
-    call = _call(session, message)
-    inputs, places = _inputs(session, message), _places(session, message)
+    call = call_of(session, message)
+    inputs, places = inputs_of(session, message), places_of(session, message)
     others = values.decode(message["others"], session.arenas[message["workload"]].bytes)
     with torch.no_grad():
         alone = [value.clone() for value in values.tensors_of((call(*inputs),))]
-    _synchronize(session)
+    synchronize(session)
     until = time.monotonic() + _BESIDE_S
 
     def work(arguments: list[Any]) -> Any:
@@ -255,39 +171,39 @@ def threads(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict
                 found = call(*arguments)
                 if arguments is inputs and not all(map(torch.equal, values.tensors_of((found,)), alone)):
                     break
-            _synchronize(session)
+            synchronize(session)
         return found
 
     with ThreadPoolExecutor(2) as pool:
         mine, beside = pool.submit(work, inputs), pool.submit(work, others)
         beside.result()
-        _store(mine.result(), places)
-    _synchronize(session)
+        store(mine.result(), places)
+    synchronize(session)
     return {}
 
 
-def compiled(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+def compiled(session: Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
     """Call through torch.compile, twice, so that the second runs what the first compiled; graph breaks are allowed."""
-    fast = torch.compile(_call(session, message), fullgraph=False, dynamic=False)
-    inputs, places = _inputs(session, message), _places(session, message)
+    fast = torch.compile(call_of(session, message), fullgraph=False, dynamic=False)
+    inputs, places = inputs_of(session, message), places_of(session, message)
     with torch.no_grad():
         fast(*inputs)
-        _store(fast(*inputs), places)
-    _synchronize(session)
+        store(fast(*inputs), places)
+    synchronize(session)
     return {}
 
 
-def repeat(session: _Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+def repeat(session: Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
     """Call so many times and drop every result, as a loop over batches does."""
-    call, inputs = _call(session, message), _inputs(session, message)
+    call, inputs = call_of(session, message), inputs_of(session, message)
     with torch.no_grad():
         for _step in range(message["count"]):
             call(*inputs)
-    _synchronize(session)
+    synchronize(session)
     return {}
 
 
-def sanitize(session: _Session, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+def sanitize(session: Session, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
     """Run the candidate in a process of its own under a sanitizer, still inside this sandbox.
 
     `tool` is a command to put before the interpreter, or `asan`: C++ is then compiled again with -fsanitize. The answer
@@ -300,8 +216,8 @@ def sanitize(session: _Session, message: dict[str, Any], fds: list[int]) -> dict
     code, report = watched(command, folder, environment, message["limit_s"])
     saved = code == 0 and (folder / "outputs.pt").exists()  # a tool that finds something may end the process anywhere
     if saved:
-        _store(torch.load(folder / "outputs.pt", map_location=session.device), _places(session, message))
-        _synchronize(session)
+        store(torch.load(folder / "outputs.pt", map_location=session.device), places_of(session, message))
+        synchronize(session)
     log = folder / "report.txt"
     text = (log.read_text(errors="replace") if log.exists() else "") + report
     summary = [line[:300] for line in text.splitlines() if "SUMMARY:" in line or "runtime error:" in line]
@@ -319,16 +235,13 @@ HANDLERS: dict[str, Callable[[Any, dict[str, Any], list[int]], dict[str, Any]]] 
     "examine.partial": partial,
     "examine.refilled": refilled,
     "examine.rewritten": rewritten,
-    "examine.inference": inference,
-    "examine.evaluation": evaluation,
     "examine.threads": threads,
-    "examine.copies": copies,
     "examine.repeat": repeat,
     "examine.sanitize": sanitize,
 }
 
 
-def prepare(session: _Session, message: dict[str, Any], fds: list[int], *, rebuild: bool = False) -> Path:
+def prepare(session: Session, message: dict[str, Any], fds: list[int], *, rebuild: bool = False) -> Path:
     """A folder in which `DRIVE` runs the candidate by itself. `rebuild`: its C++ compiled again for the sanitizers."""
     folder = Path.cwd() / f"sanitize-{message['name']}"
     folder.mkdir(exist_ok=True)
@@ -341,50 +254,15 @@ def prepare(session: _Session, message: dict[str, Any], fds: list[int], *, rebui
     (folder / "builds.json").write_text(json.dumps(builds), encoding="utf-8")
     shared = session.arenas[message["workload"]].bytes
     # Cloned, because saving a view saves its whole storage, and that is the arena.
-    job = {name: _cloned(values.decode(message[name], shared)) for name in ("init", "inputs")}
+    job = {name: cloned(values.decode(message[name], shared)) for name in ("init", "inputs")}
     job["state"] = {name: values.decode(ref, shared).clone() for name, ref in message["state"].items()}
     torch.save(job | {name: message[name] for name in ("backward", "training", "device")}, folder / "job.pt")
     return folder
 
 
-def _call(session: _Session, message: dict[str, Any]) -> Callable[..., Any]:
-    found: Callable[..., Any] = session.subjects[message["subject"]].calls[message["workload"]]
-    return found
-
-
-def _inputs(session: _Session, message: dict[str, Any]) -> list[Any]:
-    found: list[Any] = values.decode(message["inputs"], session.arenas[message["workload"]].bytes)
-    return found
-
-
-def _places(session: _Session, message: dict[str, Any]) -> list[torch.Tensor]:
-    shared = session.arenas[message["workload"]].bytes
-    return [values.decode(place, shared) for place in message["outputs"]]
-
-
-def _store(result: Any, places: list[torch.Tensor], *, cast: bool = False) -> None:
-    """Copy outputs into the arena; the judge sees the poison that is left where this refuses."""
-    tensors = list(result) if isinstance(result, tuple | list) else [result]
-    if len(tensors) != len(places):
-        raise TypeError(f"{len(tensors)} outputs; the reference returns {len(places)}")
-    for index, (tensor, place) in enumerate(zip(tensors, places, strict=True)):
-        if tensor.shape != place.shape or (tensor.dtype != place.dtype and not cast):
-            found, wanted = (f"{item.dtype} of shape {tuple(item.shape)}" for item in (tensor, place))
-            raise TypeError(f"output {index} is {found}; the reference's is {wanted}")
-        place.copy_(tensor)
-
-
-def _own_stream(session: _Session) -> AbstractContextManager[Any]:
+def _own_stream(session: Session) -> AbstractContextManager[Any]:
     """A thread's own stream, where the device has any."""
     return nullcontext() if session.device == "cpu" else torch.cuda.stream(torch.cuda.Stream())  # type: ignore[no-untyped-call]
-
-
-def _cloned(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    if isinstance(value, list | tuple):
-        return type(value)(_cloned(item) for item in value)
-    return {key: _cloned(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def _blank(value: torch.Tensor) -> torch.Tensor:
@@ -393,14 +271,9 @@ def _blank(value: torch.Tensor) -> torch.Tensor:
     return blank.fill_(float("nan") if value.is_floating_point() else 0)
 
 
-def _need_device(session: _Session, what: str) -> None:
+def _need_device(session: Session, what: str) -> None:
     if session.device == "cpu":
         raise NotPossible(f"{what} need a GPU")
-
-
-def _synchronize(session: _Session) -> None:
-    if session.device != "cpu":
-        torch.cuda.synchronize()
 
 
 def _handed(build: list[Any], descriptor: int, folder: Path) -> list[Any]:
