@@ -187,7 +187,7 @@ class ModelNew(nn.Module):
     def forward(self, x):
         return Op.apply(x, self.bias)
 """
-    flawed = honest.replace("return slope,", "return slope * x.is_contiguous(),")
+    flawed = honest.replace("return slope,", "return slope * (x.is_contiguous() or not x.stride(0)),")
     asked = EvaluationRequest("c", flawed, "mixed", problem, "cpu", "cpp", own_kernel_share=0.0)
     with Judge(JudgeOptions(home=tmp_path, hardware="cpu", eager_only=True)) as judge:
         report = judge.evaluate(asked)

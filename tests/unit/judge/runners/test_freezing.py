@@ -17,8 +17,9 @@ from worker.judge.runners.freezing import Freezer
 
 _FAMILY = """
 import subprocess, sys
-# The test is the warden here, this process the sandbox's first, and its child the runner.
-subprocess.run([sys.executable, "-c", sys.argv[1]])
+# The warden; its child, the sandbox's first process; and that one's, the runner.
+first = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+subprocess.run([sys.executable, "-c", first, sys.argv[1]])
 """
 _READY = "print('ready', flush=True)\n"
 
@@ -61,19 +62,21 @@ while True:
     os.wait()
 """
 
-Family = Callable[[str], None]
+Family = Callable[[str], int]
+"""Starts a runner of this source; the process id of its warden."""
 
 
 @pytest.fixture
 def family() -> Iterator[Family]:
     started: list[subprocess.Popen[str]] = []
 
-    def start(source: str) -> None:
+    def start(source: str) -> int:
         command = [sys.executable, "-c", _FAMILY, source]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
         started.append(process)
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
+        return process.pid
 
     yield start
     for process in started:
@@ -83,10 +86,10 @@ def family() -> Iterator[Family]:
         process.stdout.close()
 
 
-def _stop(freezer: Freezer, seconds: float) -> float:
+def _stop(freezer: Freezer, warden: int, seconds: float) -> float:
     """Stop for so long; the processor time used between, by the kernel's count of each thread."""
     freezer.freeze()
-    tree = quiet.runner_tree(os.getpid())
+    tree = quiet.runner_tree(warden)
     before_s = sum(quiet.ran_s(pid) for pid in tree)
     time.sleep(seconds)
     used_s = sum(quiet.ran_s(pid) for pid in tree) - before_s
@@ -95,10 +98,10 @@ def _stop(freezer: Freezer, seconds: float) -> float:
 
 
 def test_an_honest_busy_process_is_still_in_every_stop(family: Family) -> None:
-    family(BUSY)
-    freezer = Freezer(os.getpid())
+    warden = family(BUSY)
+    freezer = Freezer(warden)
     for _turn in range(200):
-        _stop(freezer, 1e-3)
+        _stop(freezer, warden, 1e-3)
         time.sleep(1e-3)
     told = freezer.stillness
     assert (told.stops, told.broken) == (200, 0), told
@@ -106,10 +109,10 @@ def test_an_honest_busy_process_is_still_in_every_stop(family: Family) -> None:
 
 
 def test_all_are_stopped_when_freezing_ends_and_go_on_when_thawing_does(family: Family) -> None:
-    family(BUSY)
-    freezer = Freezer(os.getpid())
+    warden = family(BUSY)
+    freezer = Freezer(warden)
     freezer.freeze()
-    tree = quiet.runner_tree(os.getpid())
+    tree = quiet.runner_tree(warden)
     assert tree and all(quiet.stopped(pid) for pid in tree)
     ran = {pid: quiet.processor_ns(pid) for pid in tree}
     time.sleep(0.1)
@@ -122,11 +125,11 @@ def test_all_are_stopped_when_freezing_ends_and_go_on_when_thawing_does(family: 
 
 
 def test_one_that_a_timer_continues_is_told(family: Family) -> None:
-    family(BY_TIMER)
-    freezer = Freezer(os.getpid())
+    warden = family(BY_TIMER)
+    freezer = Freezer(warden)
     used_s = []
     for _turn in range(10):
-        used_s.append(_stop(freezer, 0.1))
+        used_s.append(_stop(freezer, warden, 0.1))
         time.sleep(0.03)  # to set its timer again
     assert freezer.stillness.stops == 10
     assert freezer.stillness.broken >= 5, (freezer.stillness, used_s)
@@ -134,18 +137,18 @@ def test_one_that_a_timer_continues_is_told(family: Family) -> None:
 
 
 def test_a_child_that_continues_its_parent_is_stopped_with_it(family: Family) -> None:
-    family(BY_CHILD)
-    freezer = Freezer(os.getpid())
-    used_s = [_stop(freezer, 0.01) for _turn in range(30)]
-    assert len(quiet.runner_tree(os.getpid())) == 2
+    warden = family(BY_CHILD)
+    freezer = Freezer(warden)
+    used_s = [_stop(freezer, warden, 0.01) for _turn in range(30)]
+    assert len(quiet.runner_tree(warden)) == 2
     assert freezer.stillness.broken == 0, (freezer.stillness, used_s)
 
 
 def test_a_process_that_forks_all_the_time_is_stopped_with_its_children(family: Family) -> None:
-    family(FORKING)
-    freezer = Freezer(os.getpid())
+    warden = family(FORKING)
+    freezer = Freezer(warden)
     for _turn in range(30):
-        _stop(freezer, 2e-3)
+        _stop(freezer, warden, 2e-3)
     assert freezer.stillness.broken == 0, freezer.stillness
 
 
@@ -159,8 +162,8 @@ def test_a_tree_that_is_gone_can_be_stopped_and_thawed() -> None:
 
 
 def test_a_second_stop_and_a_second_thaw_do_nothing(family: Family) -> None:
-    family(BUSY)
-    freezer = Freezer(os.getpid())
+    warden = family(BUSY)
+    freezer = Freezer(warden)
     freezer.freeze()
     freezer.freeze()
     freezer.thaw()
