@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from worker.runner import values
-from worker.runner.messages import Session, call_of, cloned, inputs_of, places_of, store, synchronize
+from worker.runner.messages import Session, call_of, cloned, inputs_of, model_of, places_of, store, synchronize
 from worker.runner.step import Step
 
 _REMADE_S = 1.0
@@ -48,7 +48,7 @@ def anew(session: Session, message: dict[str, Any], _fds: list[int]) -> dict[str
 def names(session: Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
     """The names of a model's parameters in its order, with whether each has a gradient, and of all that its state dict
     holds."""
-    model = session.subjects[message["subject"]].models[message["workload"]]
+    model = model_of(session, message)
     parameters = [[name, parameter.requires_grad] for name, parameter in model.named_parameters()]
     return {"parameters": parameters, "state": list(model.state_dict())}
 
@@ -56,7 +56,7 @@ def names(session: Session, message: dict[str, Any], _fds: list[int]) -> dict[st
 def keywords(session: Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
     """Forward alone on the first `count` arguments, by these `names` where there are any; the places of gradients are
     left as they are."""
-    model = session.subjects[message["subject"]].models[message["workload"]]
+    model = model_of(session, message)
     given = inputs_of(session, message)[: message["count"]]
     with torch.no_grad():
         named = dict(zip(message["names"], given, strict=True)) if message["names"] else None
@@ -69,13 +69,12 @@ def keywords(session: Session, message: dict[str, Any], _fds: list[int]) -> dict
 def relaid(session: Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
     """A usual call with parameters that lie in memory as channels_last has them, or (`swapped`) with new ones of the
     same values whose last two dimensions do."""
-    subject, workload = session.subjects[message["subject"]], message["workload"]
-    model, call = subject.models[workload], subject.calls[workload]
+    model = model_of(session, message)
     if message["way"] == "swapped":
         _swap(model)
     else:
-        model.to(memory_format=torch.channels_last)
-    call = call.of(model) if isinstance(call, Step) else model
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # documented, not in torch's stubs
+    call = _like(call_of(session, message), model)
     with torch.no_grad():
         store(call(*inputs_of(session, message)), places_of(session, message))
     synchronize(session)
@@ -84,7 +83,7 @@ def relaid(session: Session, message: dict[str, Any], _fds: list[int]) -> dict[s
 
 def inference(session: Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
     """Forward alone on tensors of inference mode; the places of gradients are left as they are."""
-    model = session.subjects[message["subject"]].models[message["workload"]]
+    model = model_of(session, message)
     inputs, call = inputs_of(session, message), call_of(session, message)
     with torch.inference_mode():
         result = model(*cloned(inputs[: call.inputs] if isinstance(call, Step) else inputs))
@@ -95,7 +94,7 @@ def inference(session: Session, message: dict[str, Any], _fds: list[int]) -> dic
 
 def evaluation(session: Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
     """A usual call of the module in `eval()`."""
-    session.subjects[message["subject"]].models[message["workload"]].eval()
+    model_of(session, message).eval()
     with torch.no_grad():
         store(call_of(session, message)(*inputs_of(session, message)), places_of(session, message))
     synchronize(session)
@@ -107,7 +106,7 @@ def copies(session: Session, message: dict[str, Any], _fds: list[int]) -> dict[s
     replaced by those (`assigned`); then models made and dropped one after the other, which have its own parameters and
     those in turn (`remade`): the last result is kept, or the first that is not the same as the first one."""
     subject, shared = session.subjects[message["subject"]], session.arenas[message["workload"]].bytes
-    model, call = subject.models[message["workload"]], call_of(session, message)
+    model, call = model_of(session, message), call_of(session, message)
     inputs, places = inputs_of(session, message), places_of(session, message)
     other = {name: values.decode(ref, shared).clone() for name, ref in message["state"].items()}
     with torch.no_grad():
@@ -121,7 +120,7 @@ def copies(session: Session, message: dict[str, Any], _fds: list[int]) -> dict[s
             factory = functools.partial(subject.factory(), *values.decode(message["init"], shared))
             store(_remade(model, call, inputs, factory, other), places)
         else:
-            store((call.of(model) if isinstance(call, Step) else model)(*inputs), places)
+            store(_like(call, model)(*inputs), places)
     synchronize(session)
     return {}
 
@@ -135,6 +134,11 @@ HANDLERS: dict[str, Callable[[Any, dict[str, Any], list[int]], dict[str, Any]]] 
     "examine.evaluation": evaluation,
     "examine.copies": copies,
 }
+
+
+def _like(call: Callable[..., Any], model: nn.Module) -> Callable[..., Any]:
+    """What `call` is, of another model or of one with other parameters: forward, or forward and backward."""
+    return call.of(model) if isinstance(call, Step) else model
 
 
 def _remade(
@@ -156,7 +160,7 @@ def _remade(
         model.train(like.training)
         for name, parameter in like.named_parameters():
             model.get_parameter(name).requires_grad_(parameter.requires_grad)
-        found = (call.of(model) if isinstance(call, Step) else model)(*inputs)
+        found = _like(call, model)(*inputs)
         del model  # its memory is the next one's
         if state is not other:
             continue

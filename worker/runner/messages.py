@@ -18,6 +18,12 @@ class Session(Protocol):
     subjects: dict[str, Any]
 
 
+def model_of(session: Session, message: dict[str, Any]) -> torch.nn.Module:
+    """The subject's model of a workload."""
+    found: torch.nn.Module = session.subjects[message["subject"]].models[message["workload"]]
+    return found
+
+
 def call_of(session: Session, message: dict[str, Any]) -> Callable[..., Any]:
     """One call of the subject's model: forward, or forward and backward (`Step`)."""
     found: Callable[..., Any] = session.subjects[message["subject"]].calls[message["workload"]]

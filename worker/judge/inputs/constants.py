@@ -29,10 +29,16 @@ def other_constants(instance: Instance) -> Iterator[tuple[str, Any, tuple[Any, .
 def other_arguments(instance: Instance) -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
     """The name of an argument of forward that is a number, another value for it, and the inputs with that."""
     for place, name in enumerate(instance.arguments[: instance.forward_inputs]):
-        given = instance.like[place]
-        value = given + 1 if type(given) is int else not given if type(given) is bool else _another_constant(given)
+        value = _another_number(instance.like[place])
         if value is not None:
             yield name, value, (*instance.like[:place], value, *instance.like[place + 1 :])
+
+
+def _another_number(value: Any) -> Any:
+    """Of a whole number the next one, of a bool the other one, else as of a constant."""
+    if isinstance(value, bool):
+        return not value
+    return value + 1 if isinstance(value, int) else _another_constant(value)
 
 
 def _another_constant(value: Any) -> Any:
