@@ -138,12 +138,9 @@ _REFUSED = {
 # Memory that belongs to no process and no tmpfs of the sandbox, so that no limit of ours sees it: 1,000 memfds of 2 GB
 # each fill the machine. "Not implemented" makes libraries fall back on files.
 _UNKNOWN = {"memfd_create": 319, "memfd_secret": 447, "shmget": 29, "msgget": 68, "semget": 64, "mq_open": 240,
-            "clone3": 435}  # fmt: skip
-"""clone3 too: its flags are out of a filter's reach, and the C library then uses clone."""
-
-_TIMERS = {"timer_create": 222}
-"""Unknown too, where there is no GPU: the signal that a timer sends lies in memory, out of a filter's reach. Whether
-the CUDA driver makes such timers is not known."""
+            "clone3": 435, "timer_create": 222}  # fmt: skip
+"""clone3 and timer_create too: the flags of one and the signal of the other lie in memory, out of a filter's reach. The
+C library then uses clone; CUDA's driver, torch, its compiler and CUPTI do without such timers (seen on an H200)."""
 
 _CLONE, _IOCTL, _SOCKET, _CONNECT, _SOCKETPAIR, _FCNTL, _PRCTL = 56, 16, 41, 42, 53, 72, 157
 _SIGCONT, _F_SETSIG, _SIGNAL_MASK = 18, 10, 0xFF
@@ -189,7 +186,7 @@ def _no_continuing() -> list[bytes]:
     return program + _when(_PRCTL, _step(_LOAD, _FIRST), _step(_EQUAL, PR_SET_PDEATHSIG, 0, 3), *with_parent)
 
 
-def _filter(*, connects: bool, timers: bool) -> list[bytes]:
+def _filter(*, connects: bool) -> list[bytes]:
     program = [
         _step(_LOAD, _ARCHITECTURE),
         _step(_EQUAL, 0xC000003E, 1, 0),
@@ -198,8 +195,7 @@ def _filter(*, connects: bool, timers: bool) -> list[bytes]:
         _step(_AT_LEAST, 0x40000000, 0, 1),  # x32 numbers would sidestep the table
         _KILL,
     ]
-    unknown = _UNKNOWN if timers else _UNKNOWN | _TIMERS
-    for numbers, error in ((_REFUSED, _EPERM), (unknown, _ENOSYS)):
+    for numbers, error in ((_REFUSED, _EPERM), (_UNKNOWN, _ENOSYS)):
         for number in numbers.values():
             program += [_step(_EQUAL, number, 0, 1), _fail(error)]
     program += _when(_CLONE, _step(_LOAD, _FIRST), _step(_ANY_BIT, _NAMESPACES, 0, 1), _fail(_EPERM))
@@ -213,14 +209,13 @@ def _filter(*, connects: bool, timers: bool) -> list[bytes]:
     return [*program, _ALLOW]
 
 
-def seccomp(*, connects: bool = True, timers: bool = False) -> None:
+def seccomp(*, connects: bool = True) -> None:
     """Refuse the calls above, new namespaces, every new socket that is not a Unix one, and SIGCONT.
 
     Without `connects` no socket reaches anybody but through a pair: for where the host's Unix sockets can be seen,
-    since Landlock does not speak for those that have a path. Without `timers` no timer is made that sends a signal of
-    one's choice.
+    since Landlock does not speak for those that have a path.
     """
-    program = _filter(connects=connects, timers=timers)
+    program = _filter(connects=connects)
     code = ctypes.create_string_buffer(b"".join(program))
     header = struct.pack("HxxxxxxP", len(program), ctypes.addressof(code))
     _checked(_libc.prctl(PR_SET_SECCOMP, 2, ctypes.c_char_p(header), 0, 0), "seccomp")

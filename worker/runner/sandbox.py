@@ -269,7 +269,7 @@ def confine(confinement: Confinement, scratch: str, user: int = NOBODY) -> None:
     if ruleset is not None:
         sys_calls.landlock_restrict(ruleset)
     if confinement.level != "process":
-        sys_calls.seccomp(connects=confinement.level == "namespaces", timers=confinement.gpu)
+        sys_calls.seccomp(connects=confinement.level == "namespaces")
 
 
 def _set_limits(limits: Limits) -> None:
