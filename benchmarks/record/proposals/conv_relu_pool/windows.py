@@ -137,7 +137,7 @@ class ModelNew(nn.Module):
         self.conv = nn.Conv2d(inner, outer, 3, padding=1, dtype=getattr(torch, dtype))
 
     def forward(self, x):
-        weight, bias = self.conv.weight, self.conv.bias
+        weight, bias = self.conv.weight.contiguous(), self.conv.bias  # a model may have it in channels_last
         batch, inner, height, width = x.shape
         outer = weight.shape[0]
         last = not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)

@@ -102,6 +102,7 @@ class ModelNew(nn.Module):
 
     def forward(self, x, h, c):
         x, h, c = x.contiguous(), h.contiguous(), c.contiguous()
+        weight_ih, weight_hh = self.weight_ih.contiguous(), self.weight_hh.contiguous()
         new_h, new_c = torch.empty_like(h), torch.empty_like(c)
         if not new_h.numel():
             return new_h, new_c
@@ -114,7 +115,7 @@ class ModelNew(nn.Module):
         inner = 32 if wide else INNER * (2 if rows < 64 else 1)
         warps = WARPS if rows * units >= 4096 else 4
         width = x.shape[1]
-        sources, depths = (x, h, self.weight_ih, self.weight_hh), (width, hidden, width, hidden)
+        sources, depths = (x, h, weight_ih, weight_hh), (width, hidden, width, hidden)
         copied = not wide and batch > 64 and (width % 8 or hidden % 8)
         if copied:
             depth_x, depth_h = triton.cdiv(width, inner) * inner, triton.cdiv(hidden, inner) * inner

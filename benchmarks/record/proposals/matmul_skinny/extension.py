@@ -532,17 +532,17 @@ cudaError_t launch_product(
     int type, const void* x, const void* weight, void* out, i64 rows, int inner, int outer, int room, bool single,
     cudaStream_t stream);
 
-Tensor product(const Tensor& given, const Tensor& weight, int64_t room, int64_t single) {
+Tensor product(const Tensor& given, const Tensor& filter, int64_t room, int64_t single) {
     const auto type = given.scalar_type();
-    TORCH_CHECK(given.is_cuda() && weight.device() == given.device(), "tensors of one GPU");
+    TORCH_CHECK(given.is_cuda() && filter.device() == given.device(), "tensors of one GPU");
     TORCH_CHECK(
         type == at::kFloat || type == at::kHalf || type == at::kBFloat16, "float32, float16 or bfloat16, not ", type);
-    TORCH_CHECK(weight.scalar_type() == type, "one type, not ", type, " and ", weight.scalar_type());
+    TORCH_CHECK(filter.scalar_type() == type, "one type, not ", type, " and ", filter.scalar_type());
     TORCH_CHECK(
-        weight.dim() == 2 && weight.is_contiguous() && given.dim() && given.size(-1) == weight.size(1),
-        "rows of so many as the weight has are needed, not ", given.sizes(), " and ", weight.sizes());
+        filter.dim() == 2 && given.dim() && given.size(-1) == filter.size(1),
+        "rows of so many as the weight has are needed, not ", given.sizes(), " and ", filter.sizes());
     const c10::cuda::CUDAGuard guard(given.device());
-    const Tensor x = given.contiguous();
+    const Tensor x = given.contiguous(), weight = filter.contiguous();
     const i64 outer = weight.size(0), inner = weight.size(1);
     at::DimVector shape(x.sizes());
     shape.back() = outer;
