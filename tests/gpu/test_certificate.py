@@ -5,7 +5,7 @@ pytest -m gpu tests/gpu/test_certificate.py -s      # about 3 minutes, most of i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -14,9 +14,9 @@ from tests.support.finalist import means, outcome
 from worker.judge.certificate.certify import CHECKS, SystemReport, check_system
 from worker.judge.certificate.document import Outcome
 from worker.judge.certificate.parts import RefereeParts
+from worker.judge.certificate.stage import SystemCheck
 from worker.judge.certificate.system import alive, graphs, leak, sanitizers, streams
 from worker.judge.report import EvaluationRequest
-from worker.judge.trial import Trial
 from worker.judge.verdict import Verdict
 
 pytestmark = [
@@ -118,11 +118,11 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeParts]:
 
 
 @pytest.mark.parametrize(("language", "source"), [("cuda", cuda()), ("triton", TRITON)])
-@pytest.mark.parametrize(("name", "check"), CHECKS)
+@pytest.mark.parametrize("check", CHECKS)
 def test_an_honest_kernel_passes_whatever_applies(
-    parts: RefereeParts, name: str, check: Callable[[Trial], None], language: str, source: str
+    parts: RefereeParts, check: SystemCheck, language: str, source: str
 ) -> None:
-    found, detail, verdict = outcome(parts, name, check, source, language)
+    found, detail, verdict = outcome(parts, check, source, language)
     assert verdict is Verdict.OK, detail
     assert found in (Outcome.PASSED, Outcome.NOT_APPLICABLE), detail
 
@@ -135,54 +135,49 @@ def test_all_checks_side_by_side_find_what_each_finds_alone(parts: RefereeParts)
 
     honest, leaks = checked(cuda()), checked(cuda(after="kept.append(y)"))
     assert honest.verdict is Verdict.OK, honest.reason
-    assert [row.name for row in honest.rows] == [f"system: {name}" for name, _check in CHECKS]
+    assert [row.name for row in honest.rows] == [f"system: {check.name}" for check in CHECKS]
     assert leaks.verdict is Verdict.SUSPICIOUS
     assert [row.name for row in leaks.rows if not row.passed] == [f"system: {leak.NAME}"]
 
 
 @pytest.mark.parametrize(
-    ("name", "check", "source", "verdict"),
+    ("check", "source", "verdict"),
     [
-        (streams.NAME, streams.check, cuda(launch=ELSEWHERE), Verdict.INCORRECT),
+        (streams.CHECK, cuda(launch=ELSEWHERE), Verdict.INCORRECT),
         (
-            graphs.NAME,
-            graphs.check,
+            graphs.CHECK,
             cuda(before="if torch.cuda.is_current_stream_capturing(): return self.last.clone()", after="self.last = y"),
             Verdict.INCORRECT,
         ),
-        (leak.NAME, leak.check, cuda(after="kept.append(y)"), Verdict.SUSPICIOUS),
-        (alive.NAME, alive.check, cuda(after=REUSE), Verdict.INCORRECT),
+        (leak.CHECK, cuda(after="kept.append(y)"), Verdict.SUSPICIOUS),
+        (alive.CHECK, cuda(after=REUSE), Verdict.INCORRECT),
         (
-            "compute-sanitizer memcheck",
-            sanitizers.memcheck,
+            sanitizers.MEMCHECK,
             cuda(extra="if (i == 0 && x[n + 1] == 1.25f) y[0] += 1.0f;"),
             Verdict.ILLEGAL_ACCESS,
         ),
     ],
 )  # fmt: skip
-def test_a_flaw_is_refused_by_its_check(
-    parts: RefereeParts, name: str, check: Callable[[Trial], None], source: str, verdict: Verdict
-) -> None:
-    found, detail, said = outcome(parts, name, check, source, "cuda")
+def test_a_flaw_is_refused_by_its_check(parts: RefereeParts, check: SystemCheck, source: str, verdict: Verdict) -> None:
+    found, detail, said = outcome(parts, check, source, "cuda")
     assert (found, said) == (Outcome.FAILED, verdict), detail
 
 
 @pytest.mark.parametrize(
-    ("name", "check", "source", "reason"),
+    ("check", "source", "reason"),
     [
-        (graphs.NAME, graphs.check, cuda(before="x.sum().item()"), "could not be made"),
-        ("compute-sanitizer racecheck", sanitizers.racecheck, cuda(shared=RACE), "ace reported"),
+        (graphs.CHECK, cuda(before="x.sum().item()"), "could not be made"),
+        (sanitizers.RACECHECK, cuda(shared=RACE), "ace reported"),
         (
-            "compute-sanitizer initcheck",
-            sanitizers.initcheck,
+            sanitizers.INITCHECK,
             cuda(before="x = x + 0 * torch.empty_like(x).nan_to_num(0, 0, 0)"),
             "ninitialized",
         ),
     ],
 )
 def test_what_is_only_worth_knowing_is_a_reservation(
-    parts: RefereeParts, name: str, check: Callable[[Trial], None], source: str, reason: str
+    parts: RefereeParts, check: SystemCheck, source: str, reason: str
 ) -> None:
-    found, detail, verdict = outcome(parts, name, check, source, "cuda")
+    found, detail, verdict = outcome(parts, check, source, "cuda")
     assert (found, verdict) == (Outcome.RESERVATION, Verdict.OK), detail
     assert reason in detail

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,13 +12,13 @@ from worker.judge.certificate.certify import SystemReport, run_check
 from worker.judge.certificate.document import Outcome
 from worker.judge.certificate.layers import row
 from worker.judge.certificate.parts import RefereeParts
+from worker.judge.certificate.stage import SystemCheck
 from worker.judge.exhibits import Exhibits
 from worker.judge.lease import DeviceLease
 from worker.judge.reference.problem import Problem
 from worker.judge.report import Evaluation, EvaluationRequest
 from worker.judge.runners.builder import make_builder
 from worker.judge.runners.sessions import Runner, Zygote, runner_environment, zygote_environment
-from worker.judge.trial import Trial
 from worker.judge.verdict import Verdict
 from worker.languages.cache import BuildCache
 from worker.runner import sandbox
@@ -58,14 +58,12 @@ def means(home: Path, problem: str, hardware: str) -> Iterator[RefereeParts]:
         zygote.close()
 
 
-def outcome(
-    parts: RefereeParts, name: str, check: Callable[[Trial], None], source: str, language: str
-) -> tuple[Outcome, str, Verdict]:
+def outcome(parts: RefereeParts, check: SystemCheck, source: str, language: str) -> tuple[Outcome, str, Verdict]:
     """(outcome, detail, verdict of the report) of one system check on one candidate."""
     problem, report = parts.exhibits.problem.outline, SystemReport()
     hardware = "cpu" if parts.device == "cpu" else "gpu"
     request = EvaluationRequest("c", source, problem.name, problem.source, hardware, language)
-    run_check(parts, request, name, check, report)
+    run_check(parts, request, check, report)
     (found,) = (row(item) for item in report.rows)
-    assert found.name == f"system: {name}"
+    assert found.name == f"system: {check.name}"
     return found.outcome, found.detail, report.verdict

@@ -21,6 +21,10 @@ class Verdict(StrEnum):
     INFRA_ERROR = "infra_error"
 
 
+CANNOT = (Verdict.LAUNCH_ERROR, Verdict.BUILD_ERROR)
+"""What a candidate ends in that says that it cannot do what is asked."""
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """One thing that was checked, and what was found."""

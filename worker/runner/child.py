@@ -26,7 +26,6 @@ from typing import Any
 import torch
 
 from worker.runner import (
-    anew,
     apart,
     compiled,
     eviction,
@@ -42,18 +41,16 @@ from worker.runner import (
     triton_interpret,
     triton_record,
     turns,
+    usage,
     values,
 )
 from worker.runner import kernelwright as loader
+from worker.runner.messages import ContractError, made_of
 from worker.runner.step import Step
 
 _MAX_TRACE = 6000
 _CANDIDATE = "ModelNew"
 _SYNCHRONIZE = torch.cuda.synchronize  # taken before a candidate is loaded, which may patch the name
-
-
-class ContractError(Exception):
-    """The model's output is not what the reference returns."""
 
 
 class Subject:
@@ -159,10 +156,14 @@ class Session:
         subject = self.subjects[message["subject"]]
         shared = self.arenas[message["workload"]].bytes
         taken = message.get("model_of")
-        model = self._made(subject, values.decode(message["init"], shared)) if taken is None else subject.models[taken]
+        model = (
+            subject.models[taken]
+            if taken is not None
+            else made_of(self, subject.factory(), values.decode(message["init"], shared))
+        )
         state = {name: values.decode(ref, shared) for name, ref in message["state"].items()}
         dtype = values.dtype_of(message["dtype"]) if message["dtype"] else None
-        model = model.to(device=self.device, dtype=dtype)
+        model = model.to(dtype=dtype) if dtype is not None else model
         model.load_state_dict({name: tensor.clone() for name, tensor in state.items()}, strict=True)
         model.train(message["training"])
         trained = message["backward"]
@@ -180,13 +181,6 @@ class Session:
         subject.calls[message["workload"]] = call
         subject.contiguous[message["workload"]] = tuple(message["contiguous"]) if subject.judged else ()
         return {}
-
-    def _made(self, subject: Subject, arguments: list[Any]) -> torch.nn.Module:
-        with torch.device(self.device):
-            model = subject.factory()(*arguments)
-        if not isinstance(model, torch.nn.Module):
-            raise ContractError(f"{type(model).__name__} is not a torch.nn.Module")
-        return model
 
     def state(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Give a model new parameters in place, as an optimizer's step or a checkpoint does."""
@@ -453,7 +447,7 @@ def serve(control: socket.socket, bell: socket.socket) -> int:
         "hot": session.hot,
         "trim": session.trim,
     }
-    parts = (anew, compiled, examine, kernel_list, provenance, settings)
+    parts = (compiled, examine, kernel_list, provenance, settings, usage)
     others = {name: handler for part in parts for name, handler in part.HANDLERS.items()}
     handlers |= {name: functools.partial(handler, session) for name, handler in others.items()}
     with contextlib.suppress(protocol.PeerClosed):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 
 from worker.runner import values
+
+
+class ContractError(Exception):
+    """The model's output is not what the reference returns, or there is none."""
 
 
 class Session(Protocol):
@@ -40,6 +45,45 @@ def places_of(session: Session, message: dict[str, Any]) -> list[torch.Tensor]:
     """Where its outputs go, in the arena."""
     shared = session.arenas[message["workload"]].bytes
     return [values.decode(place, shared) for place in message["outputs"]]
+
+
+def made_of(session: Session, factory: Callable[..., Any], arguments: list[Any]) -> torch.nn.Module:
+    """A new model, on the session's device. Raises ContractError when it is none."""
+    with torch.device(session.device):
+        model = factory(*arguments)
+    if not isinstance(model, torch.nn.Module):
+        raise ContractError(f"{type(model).__name__} is not a torch.nn.Module")
+    return model.to(device=session.device)
+
+
+class Farthest:
+    """Of results that were to be the same, the one that is the farthest from what the first one was."""
+
+    def __init__(self, first: Any) -> None:
+        self._wanted = [value.clone() for value in values.tensors_of((first,))]
+        self._off = 0.0
+        self.result = cloned(first)
+
+    def see(self, result: Any) -> None:
+        """Keep a copy of it, if it is farther off than all before: a later call may write into what was returned."""
+        found = values.tensors_of((result,))
+        if all(map(torch.equal, found, self._wanted)):
+            return
+        off = max(map(_distance, found, self._wanted), default=0.0)
+        if off >= self._off:
+            self._off, self.result = off, cloned(result)
+
+
+def _distance(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    """The largest difference of two elements, in the largest element; infinite for NaN and another shape."""
+    if found.shape != wanted.shape:
+        return math.inf
+    if not wanted.numel():
+        return 0.0
+    one, other = found.double(), wanted.double()
+    apart = torch.where(one == other, 0.0, (one - other).abs()).nan_to_num(nan=math.inf)
+    apart = torch.where(one.isnan() & other.isnan(), 0.0, apart)
+    return float(apart.max() / (other.abs().nan_to_num(posinf=0.0).max() + 1e-30))
 
 
 def store(result: Any, places: list[torch.Tensor], *, cast: bool = False) -> None:

@@ -79,7 +79,7 @@ class Step:
                 found[place] = gradient
         return (*(_detached(output) for output in outputs), *_filled(found, wanted))
 
-    def refilled(self, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+    def inputs_rewritten(self, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         """One call in which all float inputs get other values in place before the backward, as where a loop uses one
         buffer for all activations. Raises NoGradient, and what torch raises where an input was kept for backward."""
         own = [_cloned(value) for value in arguments[: self.inputs]]
@@ -92,7 +92,7 @@ class Step:
                     leaf.mul_(-2).add_(0.5)  # not negated alone: a sigmoid's slope is the same there
         return (*kept, *_gradients(outputs, wanted, cotangents))
 
-    def rewritten(self, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+    def results_rewritten(self, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         """One call in which all float outputs are negated in place before the backward, whose cotangents are negated
         too: the gradients are those of a usual call. Raises NoGradient."""
         leaves, cotangents = self._leaves(arguments), arguments[self.inputs :]

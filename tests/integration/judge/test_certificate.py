@@ -99,7 +99,7 @@ def test_checks_that_run_side_by_side_tell_the_same_in_the_same_order(
         check_system(parts, request(source)) for source in (candidate(), candidate(after="kept.append(y)"))
     )
     assert honest.verdict is Verdict.OK, honest.reason
-    assert [row.name for row in honest.rows] == [f"system: {name}" for name, _check in CHECKS]
+    assert [row.name for row in honest.rows] == [f"system: {check.name}" for check in CHECKS]
     assert all(row.passed for row in honest.rows)
     assert wrong.verdict is Verdict.SUSPICIOUS
     assert [row.name for row in wrong.rows if not row.passed] == ["system: leak slope"]

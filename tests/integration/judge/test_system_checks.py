@@ -6,11 +6,10 @@ The flawed ones compute right values when they are called plainly: only the syst
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -19,27 +18,26 @@ from tests.support.finalist import outcome as outcome_on
 from worker.judge.certificate.certify import check_system
 from worker.judge.certificate.document import Outcome
 from worker.judge.certificate.parts import RefereeParts
-from worker.judge.certificate.stage import staged
+from worker.judge.certificate.stage import SystemCheck, staged
 from worker.judge.certificate.system import (
     alive,
     autocast,
     compiled,
     copies,
-    frozen,
     graphs,
-    history,
     leak,
     modes,
+    partial_backward,
     rewritten,
     sanitizers,
     streams,
     summed,
     threads,
+    untrained_gradients,
 )
 from worker.judge.lease import DeviceLease
 from worker.judge.report import EvaluationRequest
 from worker.judge.runners.sessions import Runner
-from worker.judge.trial import Trial
 from worker.judge.verdict import Verdict
 
 PROBLEM = """
@@ -287,45 +285,38 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeParts]:
         yield ready
 
 
-def outcome(
-    parts: RefereeParts, name: str, check: Callable[[Trial], None], source: str
-) -> tuple[Outcome, str, Verdict]:
-    return outcome_on(parts, name, check, source, "cpp")
-
-
-ASAN = "AddressSanitizer and UBSan"
+def outcome(parts: RefereeParts, check: SystemCheck, source: str) -> tuple[Outcome, str, Verdict]:
+    return outcome_on(parts, check, source, "cpp")
 
 
 @pytest.mark.parametrize(
-    ("name", "check"),
+    "check",
     [
-        (alive.NAME, alive.check),
-        (autocast.NAME, autocast.check),
-        (leak.NAME, leak.check),
-        (modes.NAME, modes.check),
-        (threads.NAME, threads.check),
-        (history.NAME, history.check),
-        (copies.NAME, copies.check),
-        (ASAN, sanitizers.asan),
+        alive.CHECK,
+        autocast.CHECK,
+        leak.CHECK,
+        modes.CHECK,
+        threads.CHECK,
+        untrained_gradients.CHECK,
+        copies.CHECK,
+        sanitizers.ASAN,
     ],
 )
-def test_an_honest_kernel_passes(parts: RefereeParts, name: str, check: Callable[[Trial], None]) -> None:
-    assert outcome(parts, name, check, candidate())[0] is Outcome.PASSED
+def test_an_honest_kernel_passes(parts: RefereeParts, check: SystemCheck) -> None:
+    assert outcome(parts, check, candidate())[0] is Outcome.PASSED
 
 
 @pytest.mark.parametrize(
-    ("name", "check", "reason"),
+    ("check", "reason"),
     [
-        (graphs.NAME, graphs.check, "no CUDA graphs"),
-        (streams.NAME, streams.check, "no streams"),
-        ("compute-sanitizer memcheck", sanitizers.memcheck, "AddressSanitizer does this"),
-        ("compute-sanitizer racecheck", sanitizers.racecheck, "ThreadSanitizer"),
+        (graphs.CHECK, "no CUDA graphs"),
+        (streams.CHECK, "no streams"),
+        (sanitizers.MEMCHECK, "AddressSanitizer does this"),
+        (sanitizers.RACECHECK, "ThreadSanitizer"),
     ],
 )
-def test_what_needs_a_gpu_says_so_openly_on_a_cpu(
-    parts: RefereeParts, name: str, check: Callable[[Trial], None], reason: str
-) -> None:
-    found, detail, verdict = outcome(parts, name, check, candidate())
+def test_what_needs_a_gpu_says_so_openly_on_a_cpu(parts: RefereeParts, check: SystemCheck, reason: str) -> None:
+    found, detail, verdict = outcome(parts, check, candidate())
     assert found is Outcome.NOT_APPLICABLE
     assert reason in detail
     assert verdict is Verdict.OK
@@ -335,7 +326,7 @@ def test_a_buffer_that_is_handed_out_twice_is_refused(parts: RefereeParts) -> No
     reusing = candidate(
         after="self.buffer = y if self.buffer is None else self.buffer.copy_(y)\n        y = self.buffer"
     )
-    found, detail, verdict = outcome(parts, alive.NAME, alive.check, reusing)
+    found, detail, verdict = outcome(parts, alive.CHECK, reusing)
     assert (found, verdict) == (Outcome.FAILED, Verdict.INCORRECT)
     assert "relative error" in detail
 
@@ -352,12 +343,12 @@ def test_a_result_that_is_its_input_is_refused_where_the_references_is_none(
 ) -> None:
     idle = "from torch import nn\nclass ModelNew(nn.Module):\n    def forward(self, x):\n        return "
     with means(tmp_path, CLAMPED % honest, "cpu") as parts:
-        found, detail, verdict = outcome(parts, alive.NAME, alive.check, idle + returned)
+        found, detail, verdict = outcome(parts, alive.CHECK, idle + returned)
     assert (found, verdict) == wanted, detail
 
 
 def test_an_honest_backward_of_a_part_passes(pair: RefereeParts) -> None:
-    found, detail, verdict = outcome(pair, frozen.NAME, frozen.check, both())
+    found, detail, verdict = outcome(pair, partial_backward.CHECK, both())
     assert (found, verdict) == (Outcome.PASSED, Verdict.OK), detail
     assert "4 backwards" in detail
 
@@ -370,14 +361,14 @@ def test_an_honest_backward_of_a_part_passes(pair: RefereeParts) -> None:
     ],
 )
 def test_a_backward_that_is_right_only_as_a_whole_is_refused(pair: RefereeParts, flawed: str) -> None:
-    assert outcome(pair, summed.NAME, summed.check, flawed)[0] is Outcome.PASSED
-    found, detail, verdict = outcome(pair, frozen.NAME, frozen.check, flawed)
+    assert outcome(pair, summed.CHECK, flawed)[0] is Outcome.PASSED
+    found, detail, verdict = outcome(pair, partial_backward.CHECK, flawed)
     assert (found, verdict) == (Outcome.FAILED, Verdict.INCORRECT)
     assert "is wrong" in detail
 
 
 def test_a_backward_that_says_it_cannot_do_a_part_gets_a_reservation(pair: RefereeParts) -> None:
-    found, detail, verdict = outcome(pair, frozen.NAME, frozen.check, both(zeros=False))
+    found, detail, verdict = outcome(pair, partial_backward.CHECK, both(zeros=False))
     assert (found, verdict) == (Outcome.RESERVATION, Verdict.OK)
     assert "a backward of a part could not be made" in detail
 
@@ -390,26 +381,26 @@ def test_where_the_smallest_workload_has_no_backward_a_larger_one_is_asked(tmp_p
         rows = check_system(parts, request).rows
     found = {row.name.removeprefix("system: "): row for row in rows}
     assert found[summed.NAME].detail == "the second gradients from one graph are right"
-    assert not found[frozen.NAME].passed
+    assert not found[partial_backward.NAME].passed
 
 
 def test_one_gradient_of_one_result_has_no_parts(trained: RefereeParts) -> None:
-    assert outcome(trained, frozen.NAME, frozen.check, sigmoid())[0] is Outcome.NOT_APPLICABLE
+    assert outcome(trained, partial_backward.CHECK, sigmoid())[0] is Outcome.NOT_APPLICABLE
 
 
 def test_a_sum_has_the_same_gradients_twice(trained: RefereeParts) -> None:
-    found, detail, verdict = outcome(trained, summed.NAME, summed.check, sigmoid())
+    found, detail, verdict = outcome(trained, summed.CHECK, sigmoid())
     assert (found, verdict) == (Outcome.PASSED, Verdict.OK), detail
 
 
 def test_a_backward_that_uses_up_what_forward_kept_is_refused(trained: RefereeParts) -> None:
-    found, detail, verdict = outcome(trained, summed.NAME, summed.check, sigmoid(room="y"))
+    found, detail, verdict = outcome(trained, summed.CHECK, sigmoid(room="y"))
     assert (found, verdict) == (Outcome.FAILED, Verdict.INCORRECT)
     assert "output 1 is wrong" in detail
 
 
 def test_a_backward_that_reads_behind_a_single_cotangent_is_refused(trained: RefereeParts) -> None:
-    found, _detail, verdict = outcome(trained, summed.NAME, summed.check, sigmoid(cotangent="dy"))
+    found, _detail, verdict = outcome(trained, summed.CHECK, sigmoid(cotangent="dy"))
     assert found is Outcome.FAILED
     assert verdict in (Verdict.INCORRECT, Verdict.ILLEGAL_ACCESS)
 
@@ -427,12 +418,12 @@ def test_a_backward_that_reads_behind_a_single_cotangent_is_refused(trained: Ref
 def test_a_result_that_was_written_over_is_read_again_by_nobody_unseen(
     squared: RefereeParts, saved: str, kept: str, wanted: tuple[Outcome, Verdict]
 ) -> None:
-    found, detail, verdict = outcome(squared, rewritten.NAME, rewritten.check, BY_ROOTS % (saved, kept))
+    found, detail, verdict = outcome(squared, rewritten.CHECK, BY_ROOTS % (saved, kept))
     assert (found, verdict) == wanted, detail
 
 
 def test_what_the_references_backward_reads_again_is_not_written_over(trained: RefereeParts) -> None:
-    found, detail, _verdict = outcome(trained, rewritten.NAME, rewritten.check, sigmoid())
+    found, detail, _verdict = outcome(trained, rewritten.CHECK, sigmoid())
     assert found is Outcome.PASSED and "or refused where the reference refuses them" in detail
 
 
@@ -445,7 +436,7 @@ def test_an_input_that_was_written_over_is_read_again_by_nobody_unseen(
 ) -> None:
     again = "torch.sigmoid(ctx.x)" if kept == "x = x" else "torch.sigmoid(ctx.saved_tensors[0])"
     source = sigmoid().replace("save_for_backward(y.clone())", kept).replace("(y,) = ctx.saved_tensors", f"y = {again}")
-    found, detail, verdict = outcome(trained, rewritten.NAME, rewritten.check, source)
+    found, detail, verdict = outcome(trained, rewritten.CHECK, source)
     assert (found, verdict) == wanted, detail
 
 
@@ -464,7 +455,7 @@ class ModelNew(nn.Module):
 
 
 def test_a_module_that_decides_at_its_first_call_whether_it_is_trained_is_refused(trained: RefereeParts) -> None:
-    found, detail, verdict = outcome(trained, modes.NAME, modes.check, FIRST_CALL)
+    found, detail, verdict = outcome(trained, modes.CHECK, FIRST_CALL)
     assert found is Outcome.FAILED and verdict is not Verdict.OK
     assert "carries no gradient" in detail
 
@@ -499,21 +490,42 @@ class ModelNew(nn.Module):
 def test_a_module_that_holds_on_to_other_parameters_than_its_own_is_refused(
     parts: RefereeParts, made: str, bias: str, what: str
 ) -> None:
-    found, detail, verdict = outcome(parts, copies.NAME, copies.check, HELD % {"made": made, "bias": bias})
+    found, detail, verdict = outcome(parts, copies.CHECK, HELD % {"made": made, "bias": bias})
     assert (found, verdict) == (Outcome.FAILED, Verdict.INCORRECT), detail
     assert what in detail
 
 
 def test_a_module_that_cannot_be_copied_gets_a_reservation(parts: RefereeParts) -> None:
     source = HELD % {"made": "self.lock = __import__('threading').Lock()", "bias": "self.bias"}
-    found, detail, verdict = outcome(parts, copies.NAME, copies.check, source)
+    found, detail, verdict = outcome(parts, copies.CHECK, source)
     assert (found, verdict) == (Outcome.RESERVATION, Verdict.OK)
     assert "a deep copy with other parameters could not be made" in detail
 
 
-@pytest.mark.parametrize("check", [modes, threads, copies])
-def test_an_honest_backward_is_right_however_it_is_called(trained: RefereeParts, check: ModuleType) -> None:
-    found, detail, verdict = outcome(trained, check.NAME, check.check, sigmoid())
+def test_a_module_that_cannot_be_copied_is_asked_for_the_rest(parts: RefereeParts) -> None:
+    source = HELD % {
+        "made": "self.lock = __import__('threading').Lock(); self.held = [self.bias]",
+        "bias": "self.held[0]",
+    }
+    found, detail, verdict = outcome(parts, copies.CHECK, source)
+    assert (found, verdict) == (Outcome.FAILED, Verdict.INCORRECT), detail
+    assert "parameters that are replaced" in detail
+
+
+def test_parameters_that_are_tied_are_replaced_as_one(tmp_path: Path) -> None:
+    tied = PROBLEM.replace("torch.zeros(cols))", "torch.zeros(cols)); self.same = self.bias")
+    tied = tied.replace("x + self.bias", "x + self.bias + self.same")
+    source = candidate(before="x = x + self.same").replace(
+        "self.buffer = None", "self.buffer, self.same = None, self.bias"
+    )
+    with means(tmp_path, tied, "cpu") as ready:
+        found, detail, verdict = outcome(ready, copies.CHECK, source)
+    assert (found, verdict) == (Outcome.PASSED, Verdict.OK), detail
+
+
+@pytest.mark.parametrize("check", [modes.CHECK, threads.CHECK, copies.CHECK])
+def test_an_honest_backward_is_right_however_it_is_called(trained: RefereeParts, check: SystemCheck) -> None:
+    found, detail, verdict = outcome(trained, check, sigmoid())
     assert (found, verdict) == (Outcome.PASSED, Verdict.OK), detail
 
 
@@ -521,34 +533,45 @@ def test_an_honest_backward_is_right_however_it_is_called(trained: RefereeParts,
     "less", ["x = x if self.training else x.abs() + 1", "x = x + 1 if torch.is_inference_mode_enabled() else x"]
 )
 def test_a_module_that_does_something_else_where_it_serves_is_refused(parts: RefereeParts, less: str) -> None:
-    found, detail, verdict = outcome(parts, modes.NAME, modes.check, candidate(before=less))
+    found, detail, verdict = outcome(parts, modes.CHECK, candidate(before=less))
     assert (found, verdict) == (Outcome.FAILED, Verdict.INCORRECT)
-    assert "output 0 is wrong" in detail
+    assert "output 0 of a call in" in detail
 
 
 def test_a_module_that_cannot_be_called_in_inference_mode_gets_a_reservation(parts: RefereeParts) -> None:
-    found, detail, verdict = outcome(parts, modes.NAME, modes.check, candidate(before="assert x._version >= 0"))
+    found, detail, verdict = outcome(parts, modes.CHECK, candidate(before="assert x._version >= 0"))
     assert (found, verdict) == (Outcome.RESERVATION, Verdict.OK)
     assert "do not track version counter" in detail
+
+
+def test_a_module_that_cannot_be_called_in_inference_mode_is_asked_for_the_rest(parts: RefereeParts) -> None:
+    source = candidate(before="assert x._version >= 0; x = x if self.training else x.abs() + 1")
+    found, detail, verdict = outcome(parts, modes.CHECK, source)
+    assert (found, verdict) == (Outcome.FAILED, Verdict.INCORRECT)
+    assert "output 0 of a call in eval() is wrong" in detail
 
 
 def test_in_eval_the_reference_may_do_something_else_too(tmp_path: Path) -> None:
     halved = PROBLEM.replace("torch.relu(x + self.bias)", "torch.relu(x + self.bias) * (1 if self.training else 0.5)")
     with means(tmp_path, halved, "cpu") as ready:
-        as_it_does = outcome(ready, modes.NAME, modes.check, candidate(after="y = y if self.training else y / 2"))
-        whatever = outcome(ready, modes.NAME, modes.check, candidate())
+        as_it_does = outcome(ready, modes.CHECK, candidate(after="y = y if self.training else y / 2"))
+        whatever = outcome(ready, modes.CHECK, candidate())
     assert as_it_does[0] is Outcome.PASSED, as_it_does
     assert whatever[0] is Outcome.FAILED
 
 
-def test_a_buffer_that_two_threads_share_is_refused(parts: RefereeParts) -> None:
+def test_a_buffer_that_two_threads_share_is_refused_also_where_bits_differ_from_call_to_call(
+    parts: RefereeParts,
+) -> None:
     source = candidate().replace('extern "C"', 'static float held[64 * 384];\nextern "C"')
     source = source.replace("y[r * cols + c] = v < 0", "held[r * cols + c] = v < 0")
     source = source.replace("  }\n  \n}", "  }\n  for (int64_t i = 0; i < rows * cols; i++) y[i] = held[i];\n}")
     assert source.count("held[") == 3
-    assert outcome(parts, alive.NAME, alive.check, source)[0] is Outcome.PASSED
-    found, detail, verdict = outcome(parts, threads.NAME, threads.check, source)
-    assert (found, verdict) == (Outcome.FAILED, Verdict.INCORRECT), detail
+    noisy = source.replace("y[i] = held[i]", "y[i] = held[i] * (1 + 1.5e-7f * (turn % 2)); turn++")
+    for kernel in (source, noisy.replace("static float", "static int turn; static float")):
+        assert outcome(parts, alive.CHECK, kernel)[0] is Outcome.PASSED
+        found, detail, verdict = outcome(parts, threads.CHECK, kernel)
+        assert (found, verdict) == (Outcome.FAILED, Verdict.INCORRECT), detail
 
 
 UNTRAINED = '"cols": 384}, "backward": False}'
@@ -567,23 +590,30 @@ def test_gradients_that_no_workload_asks_for_are_right_or_not_to_be_had(
 ) -> None:
     problem = TRAINED.replace('"cols": 384}}', UNTRAINED).replace('"backward": True', f'"backward": {asked}')
     with means(tmp_path, problem, "cpu") as ready:
-        found, detail, verdict = outcome(ready, history.NAME, history.check, sigmoid(cotangent=cotangent))
+        found, detail, verdict = outcome(ready, untrained_gradients.CHECK, sigmoid(cotangent=cotangent))
     assert (found, verdict) == wanted, detail
     assert detail == "they are right" or detail.startswith("grad:x is wrong")
 
 
 def test_a_module_without_gradients_says_so_and_passes(parts: RefereeParts) -> None:
-    found, detail, _verdict = outcome(parts, history.NAME, history.check, candidate())
+    found, detail, _verdict = outcome(parts, untrained_gradients.CHECK, candidate())
     assert found is Outcome.PASSED
     assert "there are none to be had" in detail and "carries no gradient" in detail
 
 
+def test_a_module_that_fails_where_gradients_are_recorded_gets_a_reservation(parts: RefereeParts) -> None:
+    failing = candidate(before="assert not torch.is_grad_enabled()")
+    found, detail, verdict = outcome(parts, untrained_gradients.CHECK, failing)
+    assert (found, verdict) == (Outcome.RESERVATION, Verdict.OK)
+    assert "a call with gradients could not be made: AssertionError" in detail
+
+
 def test_where_gradients_are_judged_they_are_not_asked_for_once_more(trained: RefereeParts) -> None:
-    assert outcome(trained, history.NAME, history.check, sigmoid())[0] is Outcome.NOT_APPLICABLE
+    assert outcome(trained, untrained_gradients.CHECK, sigmoid())[0] is Outcome.NOT_APPLICABLE
 
 
 def test_without_a_backward_nothing_is_summed(parts: RefereeParts) -> None:
-    assert outcome(parts, summed.NAME, summed.check, candidate())[0] is Outcome.NOT_APPLICABLE
+    assert outcome(parts, summed.CHECK, candidate())[0] is Outcome.NOT_APPLICABLE
 
 
 def test_others_may_have_the_device_while_a_candidate_is_built_that_is_examined_alone(
@@ -618,14 +648,14 @@ def test_others_may_have_the_device_while_a_candidate_is_built_that_is_examined_
 
 
 def test_memory_that_is_kept_with_every_call_is_refused(parts: RefereeParts) -> None:
-    found, detail, verdict = outcome(parts, leak.NAME, leak.check, candidate(after="kept.append(y)"))
+    found, detail, verdict = outcome(parts, leak.CHECK, candidate(after="kept.append(y)"))
     assert (found, verdict) == (Outcome.FAILED, Verdict.SUSPICIOUS)
     assert "bytes with every call" in detail
 
 
 def test_a_kernel_that_reads_bf16_as_fp32_inside_autocast_is_refused(parts: RefereeParts) -> None:
     mixing = candidate(before="x = x @ torch.eye(x.shape[1])")
-    found, _detail, verdict = outcome(parts, autocast.NAME, autocast.check, mixing)
+    found, _detail, verdict = outcome(parts, autocast.CHECK, mixing)
     assert found is Outcome.FAILED
     # Reading twice the bytes that are there gives wrong values, or ends the process.
     assert verdict in (Verdict.INCORRECT, Verdict.ILLEGAL_ACCESS, Verdict.LAUNCH_ERROR)
@@ -633,14 +663,14 @@ def test_a_kernel_that_reads_bf16_as_fp32_inside_autocast_is_refused(parts: Refe
 
 def test_a_read_behind_the_end_of_a_tensor_is_an_illegal_access(parts: RefereeParts) -> None:
     reading = candidate(extra="volatile float sink = x[rows * cols + 3]; (void)sink;")
-    found, detail, verdict = outcome(parts, ASAN, sanitizers.asan, reading)
+    found, detail, verdict = outcome(parts, sanitizers.ASAN, reading)
     assert (found, verdict) == (Outcome.FAILED, Verdict.ILLEGAL_ACCESS)
     assert "heap-buffer-overflow" in detail
 
 
 def test_undefined_behaviour_is_a_reservation(parts: RefereeParts) -> None:
     overflowing = candidate(extra="volatile int32_t n = INT32_MAX; n = n + (int32_t)rows;")
-    found, detail, verdict = outcome(parts, ASAN, sanitizers.asan, overflowing)
+    found, detail, verdict = outcome(parts, sanitizers.ASAN, overflowing)
     assert (found, verdict) == (Outcome.RESERVATION, Verdict.OK)
     assert "signed integer overflow" in detail
 
@@ -651,14 +681,14 @@ def test_without_cpp_of_its_own_there_is_nothing_for_address_sanitizer(parts: Re
         .replace("lib = load_cpp(SOURCE)", "")
         .replace("lib.relu(x, self.bias, y, *x.shape)", "y = torch.relu(x + self.bias)")
     )
-    found, detail, _verdict = outcome(parts, ASAN, sanitizers.asan, plain)
+    found, detail, _verdict = outcome(parts, sanitizers.ASAN, plain)
     assert found is Outcome.NOT_APPLICABLE
     assert "no C++" in detail
 
 
 @pytest.mark.exhaustive
 def test_a_module_inside_torch_compile_is_right_or_reserved(parts: RefereeParts) -> None:
-    found, detail, verdict = outcome(parts, compiled.NAME, compiled.check, candidate())
+    found, detail, verdict = outcome(parts, compiled.CHECK, candidate())
     assert found in (Outcome.PASSED, Outcome.RESERVATION), detail
     assert verdict is Verdict.OK
 
@@ -666,5 +696,5 @@ def test_a_module_inside_torch_compile_is_right_or_reserved(parts: RefereeParts)
 @pytest.mark.exhaustive
 def test_wrong_values_only_inside_torch_compile_are_refused(parts: RefereeParts) -> None:
     dodging = candidate(before="if torch.compiler.is_compiling(): return torch.zeros_like(x)")
-    found, _detail, verdict = outcome(parts, compiled.NAME, compiled.check, dodging)
+    found, _detail, verdict = outcome(parts, compiled.CHECK, dodging)
     assert (found, verdict) == (Outcome.FAILED, Verdict.INCORRECT)

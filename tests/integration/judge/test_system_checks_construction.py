@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from tests.support.finalist import means, outcome
-from worker.judge.certificate.certify import _BESIDE_THE_JUDGE, _IN_RUNNERS, _TRAINED
+from worker.judge.certificate.certify import CHECKS
 from worker.judge.certificate.document import Outcome
 from worker.judge.certificate.parts import RefereeParts
 from worker.judge.certificate.system import construction, relaid
@@ -100,7 +100,7 @@ def convolution(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereePar
 
 
 def found(parts: RefereeParts, check: ModuleType, source: str) -> tuple[tuple[Outcome, Verdict], str]:
-    result, detail, verdict = outcome(parts, check.NAME, check.check, source, "cpp")
+    result, detail, verdict = outcome(parts, check.CHECK, source, "cpp")
     return (result, verdict), detail
 
 
@@ -110,9 +110,7 @@ def changed(old: str, new: str) -> str:
 
 
 def test_both_are_asked_of_every_finalist() -> None:
-    assert (construction.NAME, construction.check) in _BESIDE_THE_JUDGE
-    assert (relaid.NAME, relaid.check) in _IN_RUNNERS
-    assert relaid.NAME in _TRAINED
+    assert {construction.CHECK, relaid.CHECK} <= set(CHECKS) and relaid.CHECK.trained
 
 
 @pytest.mark.parametrize(

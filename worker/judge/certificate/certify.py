@@ -20,7 +20,7 @@ from worker.judge.certificate import compose
 from worker.judge.certificate.document import Certificate, Outcome, Roofline
 from worker.judge.certificate.parts import RefereeParts
 from worker.judge.certificate.roofline import roofline
-from worker.judge.certificate.stage import NotApplicable, staged
+from worker.judge.certificate.stage import NotApplicable, SystemCheck, staged
 from worker.judge.certificate.system import (
     alive,
     autocast,
@@ -29,48 +29,37 @@ from worker.judge.certificate.system import (
     control,
     copies,
     fresh,
-    frozen,
     graphs,
-    history,
     leak,
     modes,
+    partial_backward,
     relaid,
     rewritten,
     sanitizers,
     streams,
     summed,
     threads,
+    untrained_gradients,
 )
 from worker.judge.report import Evaluation, EvaluationRequest
-from worker.judge.trial import Trial
 from worker.judge.verdict import Check, Fault, Verdict
 
 log = structlog.get_logger()
 
-_ASAN = "AddressSanitizer and UBSan"
-_TRAINED = (summed.NAME, frozen.NAME, rewritten.NAME, modes.NAME, copies.NAME, threads.NAME, relaid.NAME)
-"""Of the smallest workload that has gradients, if any has."""
-_Named = tuple[str, Callable[[Trial], None]]
-_BESIDE_THE_JUDGE: tuple[_Named, ...] = (
-    (alive.NAME, alive.check),
-    (autocast.NAME, autocast.check),
-    (summed.NAME, summed.check),
-    (frozen.NAME, frozen.check),
-    (rewritten.NAME, rewritten.check),
-    (history.NAME, history.check),
-    (modes.NAME, modes.check),
-    (copies.NAME, copies.check),
-    (construction.NAME, construction.check),
-    (leak.NAME, leak.check),
+_BESIDE_THE_JUDGE = (
+    alive.CHECK,
+    autocast.CHECK,
+    summed.CHECK,
+    partial_backward.CHECK,
+    rewritten.CHECK,
+    untrained_gradients.CHECK,
+    modes.CHECK,
+    copies.CHECK,
+    construction.CHECK,
+    leak.CHECK,
 )
 """The judge computes for these, and for the training: one at a time, since its random numbers are one process's."""
-_IN_RUNNERS: tuple[_Named, ...] = (
-    (graphs.NAME, graphs.check),
-    (streams.NAME, streams.check),
-    (compiled.NAME, compiled.check),
-    (threads.NAME, threads.check),
-    (relaid.NAME, relaid.check),
-)
+_IN_RUNNERS = (graphs.CHECK, streams.CHECK, compiled.CHECK, threads.CHECK, relaid.CHECK)
 CHECKS = (*_BESIDE_THE_JUDGE, *_IN_RUNNERS, *sanitizers.CHECKS)
 """Each gets a runner of its own."""
 
@@ -138,28 +127,30 @@ def examine(parts: RefereeParts, request: EvaluationRequest, evaluation: Evaluat
 
 def check_system(parts: RefereeParts, request: EvaluationRequest) -> SystemReport:
     """Every system check. A failed one does not stop the others: the report is for people who will mend the kernel."""
-    training = [("training dynamics", parts.training.check)] if parts.training is not None else []
+    training = [SystemCheck("training dynamics", parts.training.check)] if parts.training is not None else []
     found: dict[str, SystemReport] = {}
     took_s: dict[str, float] = {}
 
-    def run_lane(checks: Sequence[_Named]) -> None:
-        for name, check in checks:
+    def run_lane(checks: Sequence[SystemCheck]) -> None:
+        for check in checks:
             began = time.monotonic()
-            found[name] = SystemReport()
-            run_check(parts, request, name, check, found[name])
-            took_s[name] = round(time.monotonic() - began, 1)
+            found[check.name] = SystemReport()
+            run_check(parts, request, check, found[check.name])
+            took_s[check.name] = round(time.monotonic() - began, 1)
 
     watched = [(check,) for check in sanitizers.CHECKS]  # at once: nobody is timed meanwhile
     _side_by_side(run_lane, ([*_BESIDE_THE_JUDGE, *training], _IN_RUNNERS, *watched), parts.device)
     log.info("certificate.checked", candidate=request.candidate_id, took_s=took_s)
     report = SystemReport()
-    for name, _check in (*CHECKS, *training):
-        report.rows += found[name].rows
-        report.refuse(found[name].verdict, found[name].reason)
+    for check in (*CHECKS, *training):
+        report.rows += found[check.name].rows
+        report.refuse(found[check.name].verdict, found[check.name].reason)
     return report
 
 
-def _side_by_side(run: Callable[[Sequence[_Named]], None], lanes: Sequence[Sequence[_Named]], device: str) -> None:
+def _side_by_side(
+    run: Callable[[Sequence[SystemCheck]], None], lanes: Sequence[Sequence[SystemCheck]], device: str
+) -> None:
     """On a GPU, where a runner mostly starts, loads and compiles; on a CPU, whose cores they use, one after another."""
     if device == "cpu":
         for lane in lanes:
@@ -173,32 +164,24 @@ def _side_by_side(run: Callable[[Sequence[_Named]], None], lanes: Sequence[Seque
             each.result()
 
 
-def run_check(
-    parts: RefereeParts,
-    request: EvaluationRequest,
-    name: str,
-    check: Callable[[Trial], None],
-    report: SystemReport,
-) -> None:
+def run_check(parts: RefereeParts, request: EvaluationRequest, check: SystemCheck, report: SystemReport) -> None:
     """One check in a runner of its own; its rows and its reason to refuse go into the report."""
     rows: list[Check] = []
     try:
-        with staged(
-            parts, request, unlimited=name == _ASAN, alone=name == leak.NAME, trained=name in _TRAINED
-        ) as trial:
+        with staged(parts, request, unlimited=check.unlimited, alone=check.alone, trained=check.trained) as trial:
             rows = trial.evaluation.checks
-            check(trial)
+            check.ask(trial)
     except NotApplicable as why:
-        rows.append(Check(name, True, str(why), {"outcome": str(Outcome.NOT_APPLICABLE)}))
+        rows.append(Check(check.name, True, str(why), {"outcome": str(Outcome.NOT_APPLICABLE)}))
     except Fault as fault:
         if fault.verdict is Verdict.INFRA_ERROR:
             detail = f"the machine failed: {fault.reason}"
-            rows.append(Check(name, False, detail, {"outcome": str(Outcome.RESERVATION)}))
+            rows.append(Check(check.name, False, detail, {"outcome": str(Outcome.RESERVATION)}))
         elif parts.crowded_out(fault):  # no reservation: a candidate can say so, too, and would be spared the check
-            report.refuse(Verdict.INFRA_ERROR, f"{name}: {fault.reason}")
+            report.refuse(Verdict.INFRA_ERROR, f"{check.name}: {fault.reason}")
         else:
             if not any(not row.passed for row in rows):
-                rows.append(Check(name, False, fault.reason))
+                rows.append(Check(check.name, False, fault.reason))
             report.refuse(fault.verdict, fault.reason)
     report.rows += [_system(row) for row in rows]
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,38 +22,53 @@ from worker.judge.numerics.case import Case
 from worker.judge.report import Evaluation, EvaluationRequest
 from worker.judge.runners.bench import Workbench
 from worker.judge.trial import CONSTRUCT_LIMIT_S, FIRST_RUN_LIMIT_S, SUBJECT, Trial
-from worker.judge.verdict import Fault, Verdict
+from worker.judge.verdict import CANNOT, Fault, Verdict
 from worker.runner import values
 
 _LOAD_LIMIT_S = 150.0
 _SLOTS = 2
-CANNOT = (Verdict.LAUNCH_ERROR, Verdict.BUILD_ERROR)
-"""What a candidate ends in that says that it cannot do what is asked."""
 
 
 class NotApplicable(Exception):
     """The check has no meaning on this device, for this language or for this problem. The message says why."""
 
 
+@dataclass(frozen=True, slots=True)
+class SystemCheck:
+    """One thing that is asked of a finalist, and the stage that it needs."""
+
+    name: str
+    ask: Callable[[Trial], None]
+    trained: bool = False
+    """On the smallest workload that has a backward, if any has one."""
+    alone: bool = False
+    """No other judge uses the device meanwhile."""
+    unlimited: bool = False
+    """The runner's address space has no limit."""
+
+
 class SystemBench(Workbench):
-    """A workbench that can also send the messages of `worker.runner.examine`."""
+    """A workbench that can also send the messages of `worker.runner.examine` and `worker.runner.usage`."""
 
     def examine(
         self, operation: str, timeout_s: float, slot: int = 0, fds: tuple[int, ...] = (), **fields: Any
     ) -> dict[str, Any]:
         """Poison the outputs, send one message about `slot`, and return the runner's (untrusted) answer."""
+        return self._asked(f"examine.{operation}", timeout_s, slot, fds, **fields)
+
+    def use(self, operation: str, timeout_s: float, **fields: Any) -> dict[str, Any]:
+        """The same of a message about the first slot, by which the module is used as its users do."""
+        return self._asked(f"usage.{operation}", timeout_s, 0, (), **fields)
+
+    def _asked(self, op: str, timeout_s: float, slot: int, fds: tuple[int, ...], **fields: Any) -> dict[str, Any]:
         self.poison()
-        message = {"op": f"examine.{operation}", "subject": SUBJECT, "workload": self.name} | fields
+        message = {"op": op, "subject": SUBJECT, "workload": self.name} | fields
         places = [values.encode_ref(ref) for ref in self._outputs]
         return self.runner.ask(message | {"inputs": self._slots[slot].encoded, "outputs": places}, timeout_s, fds)
 
-    def offered(self, state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-        """Other parameters, and the constructor's arguments, as fields of a message."""
-        self._take()
-        for name, tensor in state.items():
-            self._view(self._state[name]).copy_(tensor)
-        self._settle()
-        return {"init": self._init, "state": {name: values.encode_ref(self._state[name]) for name in state}}
+    def put_model(self, state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        """Put other parameters into the arena; they and the constructor's arguments, as fields of a message."""
+        return {"init": self._init, "state": self._put_state(state)}
 
 
 @contextmanager
@@ -108,25 +124,24 @@ def exhibit_of(trial: Trial) -> Exhibit:
     return next(each for each in trial.exhibits.workloads if each.name == name)
 
 
-def made(
-    trial: Trial,
-    name: str,
-    what: str,
-    operation: str,
-    timeout_s: float,
-    cannot: Collection[Verdict] = CANNOT,
-    **fields: Any,
-) -> bool:
-    """Whether the candidate could do it (`SystemBench.examine`); where it ends in one of `cannot`, that is a
-    reservation. Raises Fault when it did not end well otherwise."""
+@contextmanager
+def able(doubts: list[str], what: str, cannot: Collection[str] = CANNOT) -> Iterator[None]:
+    """Where the candidate ends in one of `cannot`, that is a doubt, and what else it is asked is asked all the same.
+    Other faults pass through."""
     try:
-        bench_of(trial).examine(operation, timeout_s, **fields)
+        yield
     except Fault as fault:
         if fault.verdict not in cannot:
             raise
-        reserve(trial, name, unable(what, fault))
-        return False
-    return True
+        doubts.append(unable(what, fault))
+
+
+def conclude(trial: Trial, name: str, doubts: list[str], passed: str, **figures: float | str) -> None:
+    """Record that the check passed, or a reservation with each doubt."""
+    if doubts:
+        reserve(trial, name, "; ".join(doubts))
+    else:
+        trial.record(name, True, passed, **figures)
 
 
 def judge_outputs(

@@ -14,10 +14,8 @@ from worker.judge.inputs.probes import Variant
 from worker.judge.reference.problem import Instance
 from worker.judge.runners.bench import Workbench
 from worker.judge.trial import CONSTRUCT_LIMIT_S, FIRST_RUN_LIMIT_S, SUBJECT, Trial
-from worker.judge.verdict import Fault, Verdict
+from worker.judge.verdict import CANNOT, Fault
 from worker.runner import values
-
-_REFUSALS = (Verdict.LAUNCH_ERROR, Verdict.BUILD_ERROR)
 
 
 def check(trial: Trial) -> None:
@@ -63,7 +61,7 @@ def _refusal(trial: Trial, variant: Variant, called: dict[tuple[object, ...], st
             try:
                 outputs = _outputs(trial, bench, number, model_of)
             except Fault as fault:
-                if fault.verdict in _REFUSALS and not trial.runner.dead and not variant.listed:
+                if fault.verdict in CANNOT and not trial.runner.dead and not variant.listed:
                     return fault.reason
                 trial.record(f"generality/{variant.name}", False, fault.reason)
                 raise Fault(fault.verdict, f"{variant.name}: {fault.reason}", fault.log) from fault

@@ -23,8 +23,8 @@ processor time in all of them together)."""
 
 
 def check(trial: Trial, before: Stillness, rounds: int) -> None:
-    """Raises Fault `suspicious` when the candidate did not stay stopped since `before` it was timed, in its shortest
-    race for so many rounds. Until then it may be stopped in the midst of anything."""
+    """`before`: its stops until timing began, in which it may be in the midst of anything. `rounds`: of its shortest
+    race. Raises Fault `suspicious` when as many stops since then were broken as win that race, five at most."""
     told = trial.runner.stillness.since(before)
     too_many = min(_TOO_MANY, rounds // 2 + 1)
     figures = {"stops": told.stops, "broken_stops": told.broken, "too_many": too_many, "used_s": round(told.used_s, 6)}

@@ -72,10 +72,12 @@ class Twin:
 def unmoved(model: torch.nn.Module) -> Iterator[None]:
     """Undo what calls do to buffers: running statistics of drawn values would drift to 10^5 and hide errors."""
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    yield
-    with torch.no_grad():
-        for name, buffer in model.named_buffers():
-            buffer.copy_(before[name])
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for name, buffer in model.named_buffers():
+                buffer.copy_(before[name])
 
 
 def is_float(value: Any) -> bool:

@@ -32,9 +32,9 @@ from worker.judge.verdict import ReferenceFailed
 
 _FIXED = {torch.float32: 1e-4, torch.float64: 1e-4}
 _FIXED_HALF = 1e-2
+"""The published fixed tolerances, absolute and relative, under which flawed problems are known."""
 _NOT_TRIED = (families.SPECIAL, "tiny")
 """Made for one mechanism each (NaN, what 1 + x loses of x): that a loss of tiny logits is a constant is no flaw."""
-"""The published fixed tolerances, absolute and relative, under which flawed problems are known."""
 
 
 def admit(problem: Problem, hardware: str, device: str, seed: int = 0) -> Admission:
@@ -113,8 +113,7 @@ class _Trial:
         )
 
     def _eager(self, inputs: tuple[Any, ...]) -> Outputs:
-        copied = tuple(value.clone() if isinstance(value, torch.Tensor) else value for value in inputs)
-        return call_reference(self._instance.call, copied)
+        return call_reference(self._instance.call, copied(inputs))
 
     def _try(self, family: str, domains: Mapping[str, Domain]) -> FamilyFinding:
         case = self._truth.case(family, self._draw(family, domains))

@@ -179,12 +179,16 @@ class Workbench:
 
     def load_state(self, subject: str, state: Mapping[str, torch.Tensor], timeout_s: float) -> None:
         """Give `subject`'s model these parameters and buffers in place; names as in the reference's state dict."""
+        refs = self._put_state(state)
+        self.runner.ask({"op": "state", "subject": subject, "workload": self.name, "state": refs}, timeout_s)
+
+    def _put_state(self, state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        """Put parameters and buffers into the arena; where each lies, as a message says it."""
         self._take()
         for name, tensor in state.items():
             self._view(self._state[name]).copy_(tensor)
         self._settle()
-        refs = {name: values.encode_ref(self._state[name]) for name in state}
-        self.runner.ask({"op": "state", "subject": subject, "workload": self.name, "state": refs}, timeout_s)
+        return {name: values.encode_ref(self._state[name]) for name in state}
 
     def read_state(self, subject: str, names: Sequence[str], timeout_s: float) -> dict[str, torch.Tensor]:
         """Copies of some of the model's parameters and buffers as they are now."""

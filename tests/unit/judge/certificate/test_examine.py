@@ -9,6 +9,7 @@ import pytest
 
 from worker.judge.certificate import certify
 from worker.judge.certificate.certify import SystemReport, examine, run_check
+from worker.judge.certificate.stage import SystemCheck
 from worker.judge.report import Evaluation, EvaluationRequest
 from worker.judge.verdict import Fault, Verdict
 
@@ -35,6 +36,6 @@ def test_a_system_check_that_finds_the_device_full_of_others_is_made_another_tim
     monkeypatch.setattr(certify, "staged", full)
     report = SystemReport()
     parts: Any = SimpleNamespace(crowded_out=lambda _fault: crowded)
-    run_check(parts, REQUEST, "two results alive at once", lambda _trial: None, report)
+    run_check(parts, REQUEST, SystemCheck("two results alive at once", lambda _trial: None), report)
     assert report.verdict is verdict and "out of memory" in report.reason
     assert not any(row.figures.get("outcome") == "reservation" for row in report.rows)

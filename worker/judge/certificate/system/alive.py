@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from worker.judge.certificate.stage import NotApplicable, bench_of, judge_outputs
+from worker.judge.certificate.stage import NotApplicable, SystemCheck, bench_of, judge_outputs
 from worker.judge.numerics.case import Case
 from worker.judge.numerics.twin import copied, unmoved
 from worker.judge.reference.problem import Instance, call_reference
@@ -44,3 +44,6 @@ def _of_their_own(instance: Instance, case: Case) -> list[int]:
 
 def _memory(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
+
+
+CHECK = SystemCheck(NAME, check)

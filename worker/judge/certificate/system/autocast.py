@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from worker.judge.certificate.stage import bench_of
+from worker.judge.certificate.stage import SystemCheck, bench_of
 from worker.judge.numerics.case import Case
 from worker.judge.numerics.comparison import compare
 from worker.judge.numerics.measures import slice_error
@@ -54,3 +54,6 @@ def _limit(case: Case, index: int, honest: torch.Tensor) -> Tolerance:
 
 def _copy(value: object) -> object:
     return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+CHECK = SystemCheck(NAME, check)

@@ -5,9 +5,9 @@ Graph breaks are allowed. A module that Dynamo cannot run at all is a reservatio
 
 from __future__ import annotations
 
-from worker.judge.certificate.stage import CANNOT, bench_of, judge_outputs, made
+from worker.judge.certificate.stage import SystemCheck, able, bench_of, conclude, judge_outputs
 from worker.judge.trial import Trial
-from worker.judge.verdict import Verdict
+from worker.judge.verdict import CANNOT, Verdict
 
 NAME = "torch.compile of the module"
 _COMPILE_LIMIT_S = 180.0
@@ -19,7 +19,12 @@ def check(trial: Trial) -> None:
     bench = bench_of(trial)
     number = len(bench.cases) - 1  # not the draw that the module has already seen
     bench.write(0, number)
-    if not made(trial, NAME, "torch.compile", "compiled", _COMPILE_LIMIT_S, (*CANNOT, Verdict.TIMEOUT)):
-        return
-    figures = judge_outputs(trial, NAME, bench.cases[number], bench.read())
-    trial.record(NAME, True, "the compiled module (graph breaks allowed) gives right results", **figures)
+    figures: dict[str, float | str] = {}
+    doubts: list[str] = []
+    with able(doubts, "torch.compile", (*CANNOT, Verdict.TIMEOUT)):
+        bench.examine("compiled", _COMPILE_LIMIT_S)
+        figures = judge_outputs(trial, NAME, bench.cases[number], bench.read())
+    conclude(trial, NAME, doubts, "the compiled module (graph breaks allowed) gives right results", **figures)
+
+
+CHECK = SystemCheck(NAME, check)

@@ -8,22 +8,21 @@ argument's name, a bias that was never filled or a weight without a gradient was
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from worker.judge.certificate.stage import (
-    CANNOT,
     NotApplicable,
     SystemBench,
+    SystemCheck,
+    able,
     bench_of,
+    conclude,
     exhibit_of,
     judge_outputs,
-    reserve,
-    unable,
 )
 from worker.judge.exhibits import Exhibit
 from worker.judge.numerics.beginning import DRAWS, alike
@@ -33,7 +32,7 @@ from worker.judge.numerics.twin import copied, same_bits
 from worker.judge.reference.blame import blame
 from worker.judge.reference.problem import Instance
 from worker.judge.trial import CONSTRUCT_LIMIT_S, FIRST_RUN_LIMIT_S, RUN_LIMIT_S, SUBJECT, Trial
-from worker.judge.verdict import Fault, ReferenceFailed, Verdict
+from worker.judge.verdict import ReferenceFailed, Verdict
 
 NAME = "construction and call as the reference's"
 _ANEW = "anew"
@@ -52,8 +51,8 @@ def check(trial: Trial) -> None:
         seed, job = trial.rng.getrandbits(32), bench.job()
         draws = [_reference(exhibit.instance, trial.device, seed + step) for step in range(DRAWS)]
         fields = {"init": job["init"], "training": job["training"], "seed": seed, "called": _ANEW}
-        with _able(doubts, "a module made anew"):
-            bench.examine("anew", CONSTRUCT_LIMIT_S, **fields)
+        with able(doubts, "a module made anew"):
+            bench.use("anew", CONSTRUCT_LIMIT_S, **fields)
             before = _begins(trial, draws, doubts)
             _called_by_names(trial, draws[0], before, doubts)
             _called_by_defaults(trial, doubts)
@@ -61,10 +60,7 @@ def check(trial: Trial) -> None:
         _made_by_other_defaults(trial)
     except ReferenceFailed as failed:
         raise NotApplicable(f"the reference cannot be made anew: {failed}") from failed
-    if doubts:
-        reserve(trial, NAME, "; ".join(doubts))
-    else:
-        trial.record(NAME, True, "made and called as the reference is, with names and defaults, it is right")
+    conclude(trial, NAME, doubts, "made and called as the reference is, with names and defaults, it is right")
 
 
 def _begins(trial: Trial, draws: list[torch.nn.Module], doubts: list[str]) -> list[str]:
@@ -119,20 +115,22 @@ def _made_by_defaults(trial: Trial, doubts: list[str]) -> None:
     count = _needed(list(inspect.signature(type(exhibit.instance.model)).parameters.values()), exhibit.instance.init)
     if count == len(exhibit.instance.init):
         return
-    with _able(doubts, "a module made without what has a default"):
+    with able(doubts, "a module made without what has a default"):
         instance = replace(exhibit.instance, init=exhibit.instance.init[:count])
         _judge_made(trial, "a module made without what has a default", instance, exhibit.cases[0])
 
 
 def _made_by_other_defaults(trial: Trial) -> None:
-    """A module made without its last numbers, although the file gives others than they are by default: it may refuse,
+    """A module made without its last floats, although the file gives others than they are by default: it may refuse,
     and must not go by other defaults than the reference's."""
     exhibit = exhibit_of(trial)
     instance, given = exhibit.instance, exhibit.instance.init
     items = list(inspect.signature(type(instance.model)).parameters.values())
     count = _needed(items, given)
-    while count and count <= len(items) and isinstance(given[count - 1], float) and _is_float(items[count - 1].default):
-        count = min(count - 1, _needed(items, given[: count - 1]))
+    while (
+        0 < count <= len(items) and isinstance(given[count - 1], float) and isinstance(items[count - 1].default, float)
+    ):
+        count = _needed(items, given[: count - 1])
     if count == _needed(items, given):
         return
     try:
@@ -144,7 +142,7 @@ def _made_by_other_defaults(trial: Trial) -> None:
     except ReferenceFailed:
         return
     if case.finite:
-        with _able([], "a module made by its defaults"):
+        with able([], "a module made by its defaults"):
             _judge_made(trial, "a module made by its defaults", other, case)
 
 
@@ -164,8 +162,8 @@ def _call(trial: Trial, doubts: list[str], what: str, case: Case, names: Sequenc
     """Forward of the new module on a case's first arguments. Raises Fault `incorrect`."""
     bench, results = bench_of(trial), case.results
     bench.put(0, case.inputs)
-    with _able(doubts, what):
-        bench.examine("keywords", RUN_LIMIT_S, subject=_ANEW, names=list(names), count=count, results=len(results))
+    with able(doubts, what):
+        bench.use("keywords", RUN_LIMIT_S, subject=_ANEW, names=list(names), count=count, results=len(results))
         judge_outputs(trial, NAME, case, bench.read(), results, of=what)
 
 
@@ -175,7 +173,7 @@ def _answered(trial: Trial) -> tuple[dict[str, bool], list[str]]:
     The runner says so, which nobody can trust: it can speak against a candidate, and for a hostile one it proves
     nothing.
     """
-    answer = bench_of(trial).examine("names", RUN_LIMIT_S, subject=_ANEW)
+    answer = bench_of(trial).use("names", RUN_LIMIT_S, subject=_ANEW)
     parameters, keys = answer.get("parameters"), answer.get("state")
     if not (isinstance(parameters, list) and isinstance(keys, list) and all(isinstance(key, str) for key in keys)):
         raise trial.refuse(NAME, Verdict.SUSPICIOUS, "the runner sent names that are not part of the protocol")
@@ -240,21 +238,9 @@ def _is_default(item: inspect.Parameter, value: Any) -> bool:
     return plain and type(value) is type(item.default) and bool(value == item.default)
 
 
-def _is_float(value: Any) -> bool:
-    return isinstance(value, float)
-
-
 def _listed(names: Sequence[str]) -> str:
     shown = ", ".join(f"`{name[:80]}`" for name in names[:_NAMED]) or "none"
     return f"{shown} and {len(names) - _NAMED} more" if len(names) > _NAMED else shown
 
 
-@contextmanager
-def _able(doubts: list[str], what: str) -> Iterator[None]:
-    """What the candidate cannot do is a doubt. Other faults pass through."""
-    try:
-        yield
-    except Fault as fault:
-        if fault.verdict not in CANNOT:
-            raise
-        doubts.append(unable(what, fault))
+CHECK = SystemCheck(NAME, check)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from worker.judge.certificate.stage import bench_of, exhibit_of, judge_outputs, made
+from worker.judge.certificate.stage import SystemCheck, able, bench_of, conclude, exhibit_of, judge_outputs
 from worker.judge.exhibits import Exhibit
 from worker.judge.trial import RUN_LIMIT_S, Trial
 
@@ -34,13 +34,17 @@ def check(trial: Trial) -> None:
     other = exhibit.truth.with_state(state).case("other parameters", case.inputs)
     bench.write(0, 0)
     figures: dict[str, float | str] = {}
+    doubts: list[str] = []
     for way, what, before in _WAYS:
         if way != "copied" and not state:
             break
-        if not made(trial, NAME, what, "copies", RUN_LIMIT_S, way=way, **bench.offered(state)):
-            return
-        figures = judge_outputs(trial, NAME, case if before else other, bench.read(), of=what)
-    trial.record(NAME, True, "each module goes by its own parameters", **figures)
+        with able(doubts, what):
+            bench.use("copies", RUN_LIMIT_S, way=way, **bench.put_model(state))
+            figures = judge_outputs(trial, NAME, case if before else other, bench.read(), of=what)
+    conclude(trial, NAME, doubts, "each module goes by its own parameters", **figures)
+
+
+CHECK = SystemCheck(NAME, check, trained=True)
 
 
 def _another(exhibit: Exhibit) -> dict[str, torch.Tensor]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from worker.judge.certificate.stage import SystemBench, bench_of
+from worker.judge.certificate.stage import SystemBench, SystemCheck, bench_of
 from worker.judge.runners import quiet
 from worker.judge.runners.sessions import Runner
 from worker.judge.trial import Trial
@@ -102,3 +102,6 @@ def _resident_bytes(runner: Runner) -> int:
         raise Fault(Verdict.INFRA_ERROR, "the runner's memory cannot be read from /proc", runner.log()) from gone
     fields = dict(line.split(":", 1) for line in lines if line.startswith("Rss"))
     return sum(int(fields[name].split()[0]) * 1024 for name in ("RssAnon", "RssShmem"))
+
+
+CHECK = SystemCheck(NAME, check, alone=True)

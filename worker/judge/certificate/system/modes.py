@@ -7,7 +7,7 @@ where nobody has looked. One that decided at its first call whether it is traine
 
 from __future__ import annotations
 
-from worker.judge.certificate.stage import bench_of, exhibit_of, judge_outputs, made
+from worker.judge.certificate.stage import SystemCheck, able, bench_of, conclude, exhibit_of, judge_outputs
 from worker.judge.trial import CONSTRUCT_LIMIT_S, RUN_LIMIT_S, SUBJECT, Trial
 
 NAME = "inference mode, eval()"
@@ -20,12 +20,20 @@ def check(trial: Trial) -> None:
     case = exhibit.cases[0]
     bench.construct(SUBJECT, CONSTRUCT_LIMIT_S)
     bench.write(0, 0)
-    results = case.results
-    if not made(trial, NAME, "a call in inference mode", "inference", RUN_LIMIT_S, results=len(results)):
-        return
-    judge_outputs(trial, NAME, case, bench.read(), results)
-    judge_outputs(trial, NAME, case, bench.run(SUBJECT, 0, RUN_LIMIT_S))
-    if not made(trial, NAME, "a call in eval()", "evaluation", RUN_LIMIT_S):
-        return
-    figures = judge_outputs(trial, NAME, exhibit.truth.in_eval().case("eval", case.inputs), bench.read())
-    trial.record(NAME, True, "right under torch.inference_mode() and in eval()", **figures)
+    figures: dict[str, float | str] = {}
+    doubts: list[str] = []
+    what = "a call in inference mode"
+    with able(doubts, what):
+        bench.use("inference", RUN_LIMIT_S, results=len(case.results))
+        judge_outputs(trial, NAME, case, bench.read(), case.results, of=what)
+    if not bench.runner.dead:  # a usual call, which nobody may refuse
+        outputs = bench.run(SUBJECT, 0, RUN_LIMIT_S)
+        judge_outputs(trial, NAME, case, outputs, of="a call after one in inference mode")
+    what = "a call in eval()"
+    with able(doubts, what):
+        bench.use("evaluation", RUN_LIMIT_S)
+        figures = judge_outputs(trial, NAME, exhibit.truth.in_eval().case("eval", case.inputs), bench.read(), of=what)
+    conclude(trial, NAME, doubts, "right under torch.inference_mode() and in eval()", **figures)
+
+
+CHECK = SystemCheck(NAME, check, trained=True)

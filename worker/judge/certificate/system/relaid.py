@@ -9,9 +9,16 @@ from __future__ import annotations
 
 import torch
 
-from worker.judge.certificate.stage import CANNOT, NotApplicable, bench_of, exhibit_of, judge_outputs, reserve, unable
+from worker.judge.certificate.stage import (
+    NotApplicable,
+    SystemCheck,
+    able,
+    bench_of,
+    conclude,
+    exhibit_of,
+    judge_outputs,
+)
 from worker.judge.trial import FIRST_RUN_LIMIT_S, Trial
-from worker.judge.verdict import Fault
 
 NAME = "parameters laid out otherwise"
 _WAYS = {
@@ -32,18 +39,10 @@ def check(trial: Trial) -> None:
     figures: dict[str, float | str] = {}
     doubts: list[str] = []
     for way in ways:
-        try:
-            bench.examine("relaid", FIRST_RUN_LIMIT_S[trial.request.language], way=way)
-        except Fault as fault:
-            if fault.verdict not in CANNOT:
-                raise
-            doubts.append(unable(_WAYS[way], fault))
-            continue
-        figures = judge_outputs(trial, NAME, exhibit.cases[0], bench.read(), of=_WAYS[way])
-    if doubts:
-        reserve(trial, NAME, "; ".join(doubts))
-        return
-    trial.record(NAME, True, f"right with parameters {' and '.join(ways)}", **figures)
+        with able(doubts, _WAYS[way]):
+            bench.use("relaid", FIRST_RUN_LIMIT_S[trial.request.language], way=way)
+            figures = judge_outputs(trial, NAME, exhibit.cases[0], bench.read(), of=_WAYS[way])
+    conclude(trial, NAME, doubts, f"right with parameters {' and '.join(ways)}", **figures)
 
 
 def _by_channels(parameter: torch.Tensor) -> bool:
@@ -54,3 +53,6 @@ def _by_channels(parameter: torch.Tensor) -> bool:
 def _swaps(parameter: torch.Tensor) -> bool:
     """Whether its last two dimensions can be swapped in memory."""
     return parameter.dim() >= 2 and min(parameter.shape[-2:]) > 1
+
+
+CHECK = SystemCheck(NAME, check, trained=True)

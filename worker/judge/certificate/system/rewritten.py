@@ -13,18 +13,25 @@ from typing import Any
 
 import torch
 
-from worker.judge.certificate.stage import CANNOT, NotApplicable, bench_of, exhibit_of, judge_outputs, reserve, unable
+from worker.judge.certificate.stage import (
+    NotApplicable,
+    SystemCheck,
+    able,
+    bench_of,
+    conclude,
+    exhibit_of,
+    judge_outputs,
+)
 from worker.judge.exhibits import Exhibit
 from worker.judge.numerics.twin import copied, unmoved
 from worker.judge.reference.problem import Instance
 from worker.judge.trial import RUN_LIMIT_S, SUBJECT, Trial
-from worker.judge.verdict import Fault
 from worker.runner.step import Step
 
 NAME = "results or inputs written over"
 _WAYS: tuple[tuple[str, Callable[[Step, Sequence[Any]], object]], ...] = (
-    ("results", Step.rewritten),
-    ("inputs", Step.refilled),
+    ("results", Step.results_rewritten),
+    ("inputs", Step.inputs_rewritten),
 )
 
 
@@ -37,23 +44,21 @@ def check(trial: Trial) -> None:
     case = exhibit.cases[0]
     bench.write(0, 0)
     figures: dict[str, float | str] = {}
+    doubts: list[str] = []
     for state in (None, _as_constructed(trial, exhibit)):
         if state:
             bench.load_state(SUBJECT, state, RUN_LIMIT_S)
         truth = exhibit.truth.with_state(state) if state else exhibit.truth
         wanted = truth.case("rewritten", case.inputs)
-        for what, way in _WAYS:
-            try:
-                bench.examine("rewritten", RUN_LIMIT_S, which=what)
-            except Fault as fault:
-                if fault.verdict not in CANNOT:
-                    raise
-                if _allowed(exhibit.instance, case.inputs, way):
-                    reserve(trial, NAME, unable(f"a backward after the {what} have changed", fault))
-                    return
-                continue
-            figures = judge_outputs(trial, NAME, wanted, bench.read(), of=f"a backward after the {what} have changed")
-    trial.record(NAME, True, "gradients are right after that, or refused where the reference refuses them", **figures)
+        for which, way in _WAYS:
+            what, refused = f"a backward after the {which} have changed", list[str]()
+            with able(refused, what):
+                bench.examine("rewritten", RUN_LIMIT_S, which=which)
+                figures = judge_outputs(trial, NAME, wanted, bench.read(), of=what)
+            if refused and _allowed(exhibit.instance, case.inputs, way):
+                doubts += refused
+    passed = "gradients are right after that, or refused where the reference refuses them"
+    conclude(trial, NAME, sorted(set(doubts)), passed, **figures)
 
 
 def _as_constructed(trial: Trial, exhibit: Exhibit) -> dict[str, torch.Tensor]:
@@ -70,3 +75,6 @@ def _allowed(instance: Instance, inputs: tuple[object, ...], way: Callable[[Step
     except RuntimeError:  # torch's, which has seen a tensor change that it had kept
         return False
     return True
+
+
+CHECK = SystemCheck(NAME, check, trained=True)

@@ -11,12 +11,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from worker.judge.certificate.stage import NotApplicable, bench_of, judge_outputs, reserve, unable
+from worker.judge.certificate.stage import NotApplicable, SystemCheck, bench_of, judge_outputs, reserve, unable
 from worker.judge.trial import Trial
 from worker.judge.verdict import Fault, Verdict
 
@@ -38,6 +37,7 @@ _ON_A_CPU = {
     "initcheck": "compute-sanitizer watches a GPU; on a CPU fresh memory was full of NaN in every verified call",
     "racecheck": "compute-sanitizer watches a GPU; on a CPU ThreadSanitizer takes OpenMP's own barriers for races",
 }
+_ASAN_NAME = "AddressSanitizer and UBSan"
 _PADDING_BYTES = 4096
 """Between device allocations, which otherwise may touch: the first element behind a tensor would be the next one's."""
 _DEVICE_ENVIRONMENT = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
@@ -61,21 +61,20 @@ def racecheck(trial: Trial) -> None:
 
 def asan(trial: Trial) -> None:
     """AddressSanitizer and UBSan for C++. Raises Fault `illegal_access` for the former; the latter reserves."""
-    name = "AddressSanitizer and UBSan"
     if trial.device != "cpu":
         raise NotApplicable("host code of a GPU candidate is torch's own and the launcher's")
     if not any(language == "cpp" for language, *_rest in bench_of(trial).runner.builds):
         raise NotApplicable("no C++ of the candidate's own was built")
-    answer = _watched(trial, name, ["asan"], {})
+    answer = _watched(trial, _ASAN_NAME, ["asan"], {})
     if answer is None:
         return
     if "AddressSanitizer" in answer["report"]:
-        raise trial.refuse(name, Verdict.ILLEGAL_ACCESS, _finding(answer, _ASAN), unit="findings")
+        raise trial.refuse(_ASAN_NAME, Verdict.ILLEGAL_ACCESS, _finding(answer, _ASAN), unit="findings")
     undefined = [line for line in answer["summary"] if "runtime error:" in line]
     if undefined:
-        reserve(trial, name, f"undefined behaviour: {undefined[0]}", statistic=len(undefined), threshold=0)
+        reserve(trial, _ASAN_NAME, f"undefined behaviour: {undefined[0]}", statistic=len(undefined), threshold=0)
         return
-    _judge(trial, name, answer)
+    _judge(trial, _ASAN_NAME, answer)
 
 
 def _on_device(trial: Trial, tool: str, verdict: Verdict | None) -> None:
@@ -182,9 +181,8 @@ def _compute_sanitizer() -> str | None:
     return shutil.which("compute-sanitizer") or next((str(place) for place in places if place.is_file()), None)
 
 
-CHECKS: tuple[tuple[str, Callable[[Trial], None]], ...] = (
-    ("compute-sanitizer memcheck", memcheck),
-    ("compute-sanitizer initcheck", initcheck),
-    ("compute-sanitizer racecheck", racecheck),
-    ("AddressSanitizer and UBSan", asan),
-)
+MEMCHECK = SystemCheck("compute-sanitizer memcheck", memcheck)
+INITCHECK = SystemCheck("compute-sanitizer initcheck", initcheck)
+RACECHECK = SystemCheck("compute-sanitizer racecheck", racecheck)
+ASAN = SystemCheck(_ASAN_NAME, asan, unlimited=True)
+CHECKS = (MEMCHECK, INITCHECK, RACECHECK, ASAN)

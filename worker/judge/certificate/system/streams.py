@@ -6,7 +6,7 @@ them and reads the NaN that lies there before.
 
 from __future__ import annotations
 
-from worker.judge.certificate.stage import NotApplicable, bench_of, judge_outputs
+from worker.judge.certificate.stage import NotApplicable, SystemCheck, bench_of, judge_outputs
 from worker.judge.trial import RUN_LIMIT_S, Trial
 
 NAME = "side stream"
@@ -21,3 +21,6 @@ def check(trial: Trial) -> None:
     bench.examine("side_stream", RUN_LIMIT_S)
     figures = judge_outputs(trial, NAME, bench.cases[0], bench.read())
     trial.record(NAME, True, "right on a non-blocking stream whose inputs arrive late", **figures)
+
+
+CHECK = SystemCheck(NAME, check)

@@ -13,14 +13,25 @@ import copy
 import functools
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
 from worker.runner import values
-from worker.runner.messages import Session, call_of, cloned, inputs_of, model_of, places_of, store, synchronize
+from worker.runner.messages import (
+    Farthest,
+    Session,
+    call_of,
+    cloned,
+    inputs_of,
+    made_of,
+    model_of,
+    places_of,
+    store,
+    synchronize,
+)
 from worker.runner.step import Step
 
 _REMADE_S = 1.0
@@ -35,9 +46,7 @@ def anew(session: Session, message: dict[str, Any], _fds: list[int]) -> dict[str
     subject, workload = session.subjects[message["subject"]], message["workload"]
     arguments = values.decode(message["init"], session.arenas[workload].bytes)
     torch.manual_seed(message["seed"])
-    with torch.device(session.device):
-        model = subject.factory()(*arguments)
-    model = model.to(device=session.device)
+    model = made_of(session, subject.factory(), arguments)
     model.train(message["training"])
     made = copy.copy(subject)
     made.models, made.calls, made.contiguous = {workload: model}, {workload: model}, {workload: ()}
@@ -71,7 +80,7 @@ def relaid(session: Session, message: dict[str, Any], _fds: list[int]) -> dict[s
     same values whose last two dimensions do."""
     model = model_of(session, message)
     if message["way"] == "swapped":
-        _swap(model)
+        _replace(model, {each: _swapped(each) for each in model.parameters() if each.dim() >= 2})
     else:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # documented, not in torch's stubs
     call = _like(call_of(session, message), model)
@@ -104,7 +113,7 @@ def evaluation(session: Session, message: dict[str, Any], _fds: list[int]) -> di
 def copies(session: Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
     """Call a deep copy with other parameters (`state`); then the `original`; then that with parameters that were
     replaced by those (`assigned`); then models made and dropped one after the other, which have its own parameters and
-    those in turn (`remade`): the last result is kept, or the first that is not the same as the first one."""
+    those in turn (`remade`): the result that is the farthest from the first one is kept."""
     subject, shared = session.subjects[message["subject"]], session.arenas[message["workload"]].bytes
     model, call = model_of(session, message), call_of(session, message)
     inputs, places = inputs_of(session, message), places_of(session, message)
@@ -115,10 +124,10 @@ def copies(session: Session, message: dict[str, Any], _fds: list[int]) -> dict[s
             model = copy.deepcopy(model)
             model.load_state_dict(other, strict=False)
         elif message["way"] == "assigned":
-            model.load_state_dict(other, strict=False, assign=True)
+            _replace(model, {model.get_parameter(name): value for name, value in other.items()})
         if message["way"] == "remade":
-            factory = functools.partial(subject.factory(), *values.decode(message["init"], shared))
-            store(_remade(model, call, inputs, factory, other), places)
+            make = functools.partial(made_of, session, subject.factory(), values.decode(message["init"], shared))
+            store(_remade(model, call, inputs, make, other), places)
         else:
             store(_like(call, model)(*inputs), places)
     synchronize(session)
@@ -126,13 +135,13 @@ def copies(session: Session, message: dict[str, Any], _fds: list[int]) -> dict[s
 
 
 HANDLERS: dict[str, Callable[[Any, dict[str, Any], list[int]], dict[str, Any]]] = {
-    "examine.anew": anew,
-    "examine.names": names,
-    "examine.keywords": keywords,
-    "examine.relaid": relaid,
-    "examine.inference": inference,
-    "examine.evaluation": evaluation,
-    "examine.copies": copies,
+    "usage.anew": anew,
+    "usage.names": names,
+    "usage.keywords": keywords,
+    "usage.relaid": relaid,
+    "usage.inference": inference,
+    "usage.evaluation": evaluation,
+    "usage.copies": copies,
 }
 
 
@@ -142,19 +151,17 @@ def _like(call: Callable[..., Any], model: nn.Module) -> Callable[..., Any]:
 
 
 def _remade(
-    like: torch.nn.Module,
+    like: nn.Module,
     call: Callable[..., Any],
     inputs: list[Any],
-    factory: Callable[..., torch.nn.Module],
+    make: Callable[[], nn.Module],
     other: dict[str, torch.Tensor],
 ) -> Any:
-    first: list[torch.Tensor] = []
-    result: Any = None
+    kept: Farthest | None = None
     until = time.monotonic() + _REMADE_S
-    while not first or time.monotonic() < until:
-        state = other if not first or random.random() < 0.5 else _held
-        with torch.device(next(iter(other.values())).device):
-            model = factory()
+    while kept is None or time.monotonic() < until:
+        state = other if kept is None or random.random() < 0.5 else _held
+        model = make()
         model.load_state_dict(like.state_dict())
         model.load_state_dict(state, strict=False)
         model.train(like.training)
@@ -162,22 +169,21 @@ def _remade(
             model.get_parameter(name).requires_grad_(parameter.requires_grad)
         found = _like(call, model)(*inputs)
         del model  # its memory is the next one's
-        if state is not other:
-            continue
-        result = found
-        if first and not all(map(torch.equal, values.tensors_of((result,)), first)):
-            break
-        first = first or [value.clone() for value in values.tensors_of((result,))]
-    return result
+        if kept is None:
+            kept = Farthest(found)
+        elif state is other:
+            kept.see(found)
+    return kept.result
 
 
-def _swap(model: nn.Module) -> None:
-    swapped: dict[nn.Parameter, nn.Parameter] = {}  # one that two modules share stays one
+def _replace(model: nn.Module, wanted: Mapping[nn.Parameter, torch.Tensor]) -> None:
+    """Give a model new parameters with these values; one that two modules share stays one."""
+    made = {old: nn.Parameter(value, requires_grad=old.requires_grad) for old, value in wanted.items()}
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
-            if parameter.dim() < 2:
-                continue
-            if parameter not in swapped:
-                turned = parameter.detach().mT.contiguous().mT
-                swapped[parameter] = nn.Parameter(turned, requires_grad=parameter.requires_grad)
-            setattr(module, name, swapped[parameter])
+            if parameter in made:
+                setattr(module, name, made[parameter])
+
+
+def _swapped(parameter: nn.Parameter) -> torch.Tensor:
+    return parameter.detach().mT.contiguous().mT

@@ -10,7 +10,15 @@ import random
 
 import torch
 
-from worker.judge.certificate.stage import NotApplicable, bench_of, exhibit_of, judge_outputs, made
+from worker.judge.certificate.stage import (
+    NotApplicable,
+    SystemCheck,
+    able,
+    bench_of,
+    conclude,
+    exhibit_of,
+    judge_outputs,
+)
 from worker.judge.exhibits import Exhibit
 from worker.judge.numerics.case import Case
 from worker.judge.trial import RUN_LIMIT_S, Trial
@@ -31,13 +39,14 @@ def check(trial: Trial) -> None:
     if not ways:
         raise NotApplicable("there is one gradient and one result")
     figures: dict[str, float | str] = {}
+    doubts: list[str] = []
     for case, needed, heard in ways:
         bench.put(0, case.inputs)
-        if not made(trial, NAME, "a backward of a part", "partial", RUN_LIMIT_S, needed=needed, heard=heard):
-            return
         places = [*range(results), *(results + place for place in needed)]
-        figures = judge_outputs(trial, NAME, case, bench.read(), places)
-    trial.record(NAME, True, f"{len(ways)} backwards of a part, all right", ways=len(ways), **figures)
+        with able(doubts, "a backward of a part"):
+            bench.examine("partial", RUN_LIMIT_S, needed=needed, heard=heard)
+            figures = judge_outputs(trial, NAME, case, bench.read(), places)
+    conclude(trial, NAME, doubts[:1], f"{len(ways)} backwards of a part, all right", ways=len(ways), **figures)
 
 
 def _ways(exhibit: Exhibit, gradients: int, rng: random.Random) -> list[tuple[Case, list[int], list[int]]]:
@@ -55,3 +64,6 @@ def _ways(exhibit: Exhibit, gradients: int, rng: random.Random) -> list[tuple[Ca
             kept = [value if place == only else torch.zeros_like(value) for place, value in enumerate(slopes)]
             ways.append((exhibit.truth.case("part", (*own, *kept)), every, [only]))
     return ways
+
+
+CHECK = SystemCheck(NAME, check, trained=True)

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import torch
 
-from worker.judge.certificate.stage import CANNOT, NotApplicable, SystemBench, reserve
+from worker.judge.certificate.stage import NotApplicable, SystemBench, SystemCheck, reserve, unable
 from worker.judge.exhibits import Exhibit
 from worker.judge.numerics.case import Case
 from worker.judge.numerics.truth import Truth
 from worker.judge.reference.problem import Instance
 from worker.judge.trial import CONSTRUCT_LIMIT_S, FIRST_RUN_LIMIT_S, SUBJECT, Trial
-from worker.judge.verdict import Fault, ReferenceFailed, Verdict
+from worker.judge.verdict import CANNOT, Fault, ReferenceFailed, Verdict
 
 NAME = "gradients where none are judged"
+_NONE = "carries no gradient"
+"""Of what `worker.runner.step` raises for a result without a history."""
 
 
 def check(trial: Trial) -> None:
@@ -35,7 +37,10 @@ def check(trial: Trial) -> None:
     except Fault as fault:
         if fault.verdict not in CANNOT:
             raise
-        trial.record(NAME, True, f"there are none to be had: {fault.reason[:300]}")
+        if _NONE in fault.reason:
+            trial.record(NAME, True, f"there are none to be had: {fault.reason[:300]}")
+        else:
+            reserve(trial, NAME, unable("a call with gradients", fault))
         return
     finally:
         bench.close()
@@ -66,3 +71,6 @@ def _with_backward(trial: Trial, exhibit: Exhibit) -> tuple[Instance, Case]:
         return instance, truth.case("gradients", (*exhibit.cases[0].inputs, *slopes))
     except ReferenceFailed as none:
         raise NotApplicable(f"the reference has no gradients: {none}") from none
+
+
+CHECK = SystemCheck(NAME, check)
