@@ -40,7 +40,10 @@ answers it offers what it knows without one.
 
 def reference() -> str:
     """The whole page."""
-    rows = "\n".join(f"| [`{name}`](#{name}) | {lazy.summary} |" for name, lazy in COMMANDS.items())
+    firsts: dict[str, str] = {}  # a group has no section of its own
+    for name, _command in every_command():
+        firsts.setdefault(name.split()[0], name.replace(" ", "-"))
+    rows = "\n".join(f"| [`{name}`](#{firsts[name]}) | {lazy.summary} |" for name, lazy in COMMANDS.items())
     codes = "\n".join(f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items())
     parts = [
         _HEAD,
