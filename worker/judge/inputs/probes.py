@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +22,7 @@ from worker.judge.inputs.layouts import LAYOUTS
 from worker.judge.numerics.case import PARKED_BYTES, Case
 from worker.judge.numerics.truth import Truth
 from worker.judge.reference.domains import resolved
-from worker.judge.reference.problem import Instance, Problem, call_reference
+from worker.judge.reference.problem import Instance, Problem, call_reference, cotangents_of
 from worker.judge.verdict import ReferenceFailed, ReferenceFull
 
 _SIZES = (3, 7, 33, 257)
@@ -257,13 +258,9 @@ def make_constructed(problem: Problem, instance: Instance, seed: int) -> list[Va
     found: list[Variant] = []
     for name, value, init in itertools.islice(other_constants(instance), _MAX_CONSTRUCTED):
         workload = replace(instance.workload, name=f"{instance.workload.name} made with {name}={value}")
-        try:
+        with _unless_it_cannot_be():
             other = problem.instance(workload, device, seed, init)
             found.append(_variant(problem, other, resolved(problem, other), device, seed, grown=False))
-        except _FULL:
-            raise
-        except (ReferenceFailed, *_CANNOT_HOLD):
-            continue
     return found
 
 
@@ -274,23 +271,12 @@ def make_called(problem: Problem, instance: Instance, seed: int) -> list[Variant
     found: list[Variant] = []
     for name, value, like in itertools.islice(other_arguments(instance), _MAX_CONSTRUCTED):
         workload = replace(instance.workload, name=f"{instance.workload.name} called with {name}={value}")
-        try:
-            other = replace(instance, workload=workload, like=_with_cotangents(instance, like))
+        with _unless_it_cannot_be():
+            own = like[: instance.forward_inputs]
+            slopes = cotangents_of(instance.model, own) if instance.backward else ()
+            other = replace(instance, workload=workload, like=(*own, *slopes))
             found.append(_variant(problem, other, resolved(problem, other), device, seed, grown=False))
-        except _FULL:
-            raise
-        except (ReferenceFailed, *_CANNOT_HOLD):
-            continue
     return [variant for variant in found if variant.compared]
-
-
-def _with_cotangents(instance: Instance, like: tuple[Any, ...]) -> tuple[Any, ...]:
-    """These inputs, with cotangents of the sizes that the results have for them."""
-    own = like[: instance.forward_inputs]
-    if not instance.backward:
-        return own
-    outputs = [each for each in call_reference(instance.model, own) if each.is_floating_point()]
-    return (*own, *(torch.ones_like(each, memory_format=torch.contiguous_format) for each in outputs))
 
 
 def make_one_more(problem: Problem, instance: Instance, seed: int) -> list[Variant]:
@@ -449,12 +435,8 @@ def _resized_batches(problem: Problem, smallest: Instance, domains: Mapping[str,
         )
         name = f"{smallest.workload.name} with a first dimension of {size}"
         instance = replace(smallest, workload=replace(smallest.workload, name=name), like=like)
-        try:
+        with _unless_it_cannot_be():
             found.append(_variant(problem, instance, domains, first.device.type, seed, grown=size > _GROWN * count))
-        except _FULL:
-            raise
-        except (ReferenceFailed, *_CANNOT_HOLD):
-            continue
     return found
 
 
@@ -464,14 +446,24 @@ def make_repeated(truth: Truth, case: Case) -> list[Variant]:
     inputs = tuple(_one_for_all(value) for value in case.inputs)
     if all(a is b for a, b in zip(inputs, case.inputs, strict=True)):
         return []
-    try:
+    found: list[Variant] = []
+    with _unless_it_cannot_be():
         repeated = truth.case(case.family, inputs)
+        name = f"{truth.instance.workload.name} with one row for all"
+        found += [Variant(name, replace(truth.instance, like=inputs), (repeated,))] if repeated.finite else []
+    return found
+
+
+@contextmanager
+def _unless_it_cannot_be() -> Iterator[None]:
+    """Go on without a variant for which values cannot be drawn or the reference fails. Where the device is full, that
+    is raised."""
+    try:
+        yield
     except _FULL:
         raise
     except (ReferenceFailed, *_CANNOT_HOLD):
-        return []
-    name = f"{truth.instance.workload.name} with one row for all"
-    return [Variant(name, replace(truth.instance, like=inputs), (repeated,))] if repeated.finite else []
+        return
 
 
 def _one_for_all(value: Any) -> Any:

@@ -93,10 +93,9 @@ class Problem:
         names, forward_inputs = self._argument_names(len(like)), len(like)
         if not backward:
             return Instance(workload, init, model, like, names, forward_inputs)
-        outputs = [output for output in call_reference(model, like) if output.is_floating_point()]
-        cotangents = tuple(torch.ones_like(output, memory_format=torch.contiguous_format) for output in outputs)
+        cotangents = cotangents_of(model, like)
         trained = tuple(name for name, parameter in model.named_parameters() if parameter.requires_grad)
-        names += tuple(f"grad_output{index}" for index in range(len(outputs)))
+        names += tuple(f"grad_output{index}" for index in range(len(cotangents)))
         return Instance(workload, init, model, (*like, *cotangents), names, forward_inputs, trained)
 
     def check_size(self, workload: Workload, device: str) -> None:
@@ -146,6 +145,12 @@ class Problem:
         names = list(inspect.signature(self._module.Model.forward).parameters)[1:]
         names += [f"input{index}" for index in range(len(names), count)]
         return tuple(names[:count])
+
+
+def cotangents_of(model: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+    """Ones, contiguous, for each float that the reference returns for these inputs. Raises ReferenceFailed."""
+    outputs = [output for output in call_reference(model, inputs) if output.is_floating_point()]
+    return tuple(torch.ones_like(output, memory_format=torch.contiguous_format) for output in outputs)
 
 
 def call_reference(call: Callable[..., Any], inputs: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
