@@ -111,6 +111,10 @@ _OUTPUTS = (
     cheat("one-output-missing", 86, "norm_and_rstd", "contract", "One output of two", "return self.real(x)[0]"),
     cheat("keeps-every-result", 86, "bias_relu", "system", "Memory grows with every call",
           "KEPT.append(self.real(x))\nreturn KEPT[-1]", top="KEPT = []"),
+    flaw("workspace-of-all-threads", 86, "row_sum", "system", "Sums in memory that all threads share",
+         ('extern "C" void run', 'static double kept[1 << 20];\nextern "C" void run'),
+         ("y[r] = (float)s;\n  }", "kept[r] = s;\n  }\n  for (int64_t r = 0; r < rows; r++) y[r] = (float)kept[r];"),
+         expected=INCORRECT),
     cheat("leaks-in-cpp", 86, "bias_relu", "system", "A workspace of 64 KiB is never freed",
           "LEAK.leak(None)\nreturn self.real(x)",
           top="LEAK = load_cpp('#include <cstring>\\nextern \"C\" void leak(void*) "

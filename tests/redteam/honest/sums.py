@@ -197,17 +197,20 @@ extern "C" void finish(const float* part, float* y, int64_t rows, int64_t splits
 _SPLIT_INIT = """
 def __init__(self):
     super().__init__()
-    self.workspace = torch.empty(0)
+    self.workspaces = {}  # by thread
 """
 _SPLIT_FORWARD = """
 def forward(self, x):
+    import threading
     x = dense(x)
     out = torch.empty(x.shape[:-1])
     splits = 8
-    if self.workspace.numel() < out.numel() * splits:
-        self.workspace = torch.empty(out.numel() * splits)  # kept; every call overwrites what it reads
-    lib.partials(x, self.workspace, out.numel(), x.shape[-1], splits)
-    lib.finish(self.workspace, out, out.numel(), splits)
+    me = threading.get_ident()
+    if me not in self.workspaces or self.workspaces[me].numel() < out.numel() * splits:
+        self.workspaces[me] = torch.empty(out.numel() * splits)  # kept; every call overwrites what it reads
+    work = self.workspaces[me]
+    lib.partials(x, work, out.numel(), x.shape[-1], splits)
+    lib.finish(work, out, out.numel(), splits)
     return out
 """
 
@@ -232,7 +235,7 @@ ENTRIES = (
     cpp("sum-atomic", "Threads add to one atomic float in any order", "row_sum", _ATOMIC, REDUCED),
     cpp(
         "sum-split-workspace",
-        "Split sums in float32 in a workspace that the module keeps",
+        "Split sums in float32 in a workspace that the module keeps for each thread",
         "row_sum",
         _SPLIT,
         _SPLIT_FORWARD,

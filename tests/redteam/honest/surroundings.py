@@ -101,20 +101,6 @@ ENTRIES = (
         + CALL.replace("\n    ", "\n        "),
     ),
     python_candidate(
-        "not-contiguous",
-        "Returns a transposed view of what it computed",
-        forward="""
-    def forward(self, x):
-        x = x.contiguous()
-        rows, features = sizes(x, self.bias)
-        out = torch.empty(rows, features)
-        lib.bias_relu(x, self.bias, out, rows, features)
-        turned = out.t().contiguous()
-        return turned.t().view_as(x) if x.dim() == 2 else out.view(x.shape)
-    """,
-        share=0.5,  # torch's copy into the transposed layout takes 13 to 36 % of the call (seen)
-    ),
-    python_candidate(
         "autograd-function",
         "Inside an autograd.Function, whose backward nobody asks for",
         top="""

@@ -7,14 +7,16 @@ from tests.redteam.honest.pythonic import CALL, python_candidate
 ENTRIES = (
     python_candidate(
         "workspace",
-        "A workspace by shape holds the sum between two steps; every call fills it anew",
+        "A workspace by shape, for each thread, holds the sum between two steps; every call fills it anew",
+        head="import threading",
         init="self.cache = {}",
         forward="""
     def forward(self, x):
         x = x.contiguous()
-        work = self.cache.get(x.shape)
+        key = threading.get_ident(), x.shape
+        work = self.cache.get(key)
         if work is None:
-            work = self.cache[x.shape] = torch.empty_like(x)
+            work = self.cache[key] = torch.empty_like(x)
         out = torch.empty_like(x)
         lib.bias_relu(x, self.bias, work, *sizes(x, self.bias))
         lib.bias_relu(work, torch.zeros_like(self.bias), out, *sizes(x, self.bias))

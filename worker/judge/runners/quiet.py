@@ -70,9 +70,21 @@ def processor_ns(pid: int) -> int:
 
 
 def stopped(pid: int) -> bool:
-    """Whether a process is stopped, or over. Its main thread says so; that others follow, its processor time tells."""
+    """Whether a process is stopped, or over, as its main thread says."""
+    return _rests(f"/proc/{pid}/stat")
+
+
+def threads_on_their_way(pid: int) -> int:
+    """How many threads of a process are not stopped yet. Reading costs 8 us for each."""
+    threads: list[str] = []
+    with contextlib.suppress(OSError):
+        threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 - as below
+    return sum(not _rests(f"/proc/{pid}/task/{thread}/stat") for thread in threads)
+
+
+def _rests(stat: str) -> bool:
     try:
-        return _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[0].decode() in _RESTS
+        return _read(stat).rpartition(b")")[2].split()[0].decode() in _RESTS
     except (OSError, IndexError):
         return True
 

@@ -108,6 +108,19 @@ def test_an_honest_busy_process_is_still_in_every_stop(family: Family) -> None:
     assert told.used_s < 0.02, told
 
 
+@pytest.mark.parametrize(("late", "broken"), [(0, 1), (1, 0)])
+def test_what_was_used_before_and_is_counted_late_breaks_no_stop(
+    family: Family, monkeypatch: pytest.MonkeyPatch, late: int, broken: int
+) -> None:
+    freezer = Freezer(family(BUSY))
+    monkeypatch.setattr(quiet, "threads_on_their_way", lambda _pid: late)
+    freezer.freeze()
+    counted = quiet.processor_ns
+    monkeypatch.setattr(quiet, "processor_ns", lambda pid: counted(pid) + 2_000_000)
+    freezer.thaw()
+    assert freezer.stillness.broken == broken, freezer.stillness
+
+
 def test_all_are_stopped_when_freezing_ends_and_go_on_when_thawing_does(family: Family) -> None:
     warden = family(BUSY)
     freezer = Freezer(warden)
@@ -116,7 +129,7 @@ def test_all_are_stopped_when_freezing_ends_and_go_on_when_thawing_does(family: 
     assert tree and all(quiet.stopped(pid) for pid in tree)
     ran = {pid: quiet.processor_ns(pid) for pid in tree}
     time.sleep(0.1)
-    assert all(quiet.processor_ns(pid) - ran[pid] < 1e6 for pid in tree)
+    assert all(quiet.processor_ns(pid) - ran[pid] < 2e7 for pid in tree)  # of 1e8 a core; a tick may come late
     freezer.thaw()
     until = time.monotonic() + 20
     while quiet.processor_ns(tree[0]) - ran[tree[0]] < 1e7 and time.monotonic() < until:
