@@ -120,10 +120,11 @@ def summed(session: Session, message: dict[str, Any], _fds: list[int]) -> dict[s
 
 
 def rewritten(session: Session, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
-    """Forward, and gradients after the outputs, or the inputs, were written over."""
+    """Forward, and gradients after the outputs, the inputs or the parameters were written over."""
     step = call_of(session, message)
     assert isinstance(step, Step), "a workload without a backward was asked for gradients"
-    written_over = step.inputs_rewritten if message["which"] == "inputs" else step.results_rewritten
+    ways = {"inputs": step.inputs_rewritten, "parameters": step.parameters_rewritten}
+    written_over = ways.get(message["which"], step.results_rewritten)
     store(written_over(inputs_of(session, message)), places_of(session, message))
     synchronize(session)
     return {}

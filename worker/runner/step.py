@@ -92,6 +92,22 @@ class Step:
                     leaf.mul_(-2).add_(0.5)  # not negated alone: a sigmoid's slope is the same there
         return (*kept, *_gradients(outputs, wanted, cotangents))
 
+    def parameters_rewritten(self, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        """One call in which all parameters get other values in place before the backward, as an optimizer's step does,
+        and their own again after it. Raises NoGradient, and what torch raises where one was kept for backward."""
+        leaves, cotangents = self._leaves(arguments), arguments[self.inputs :]
+        outputs, wanted = self._outputs(leaves), self._wanted(leaves)
+        before = [parameter.detach().clone() for parameter in self._parameters]
+        try:
+            with torch.no_grad():
+                for parameter in self._parameters:
+                    parameter.mul_(-2).add_(0.5)
+            return (*(_detached(output) for output in outputs), *_gradients(outputs, wanted, cotangents))
+        finally:
+            with torch.no_grad():
+                for parameter, value in zip(self._parameters, before, strict=True):
+                    parameter.copy_(value)
+
     def results_rewritten(self, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         """One call in which all float outputs are negated in place before the backward, whose cotangents are negated
         too: the gradients are those of a usual call. Raises NoGradient."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -34,8 +35,8 @@ from worker.runner.messages import (
 )
 from worker.runner.step import Step
 
-_REMADE_S = 1.0
-"""For so long models are made and dropped: of 20 two took a dead one's parameters, by its address, of others none."""
+_REMADE_S = 0.3
+"""For so long models are made and dropped, each where the last one was."""
 _held: dict[str, torch.Tensor] = {}
 """What `copies` leaves for the next: the parameters that the module had."""
 
@@ -158,21 +159,25 @@ def _remade(
     other: dict[str, torch.Tensor],
 ) -> Any:
     kept: Farthest | None = None
+    rooms = {name: parameter.detach().clone() for name, parameter in like.named_parameters()}
     until = time.monotonic() + _REMADE_S
+    states = itertools.chain((_held, other), iter(lambda: random.choice((_held, other)), None))
     while kept is None or time.monotonic() < until:
-        state = other if kept is None or random.random() < 0.5 else _held
+        state = next(states)  # first of all the one that nobody asks about
         model = make()
         model.load_state_dict(like.state_dict())
         model.load_state_dict(state, strict=False)
         model.train(like.training)
         for name, parameter in like.named_parameters():
             model.get_parameter(name).requires_grad_(parameter.requires_grad)
+        _replace(model, {each: _in_place_of(rooms[name], each) for name, each in model.named_parameters()})
         found = _like(call, model)(*inputs)
-        del model  # its memory is the next one's
+        del model
+        if state is not other:
+            continue
         if kept is None:
             kept = Farthest(found)
-        elif state is other:
-            kept.see(found)
+        kept.see(found)
     return kept.result
 
 
@@ -183,6 +188,14 @@ def _replace(model: nn.Module, wanted: Mapping[nn.Parameter, torch.Tensor]) -> N
         for name, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
             if parameter in made:
                 setattr(module, name, made[parameter])
+
+
+def _in_place_of(dead: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """These values where a model that is gone had its own, in a tensor that was never another's: allocators do so, now
+    and then."""
+    place = torch.empty(0, dtype=dead.dtype, device=dead.device)
+    place.set_(dead.untyped_storage(), dead.storage_offset(), dead.shape, dead.stride())
+    return place.copy_(value.detach())
 
 
 def _swapped(parameter: nn.Parameter) -> torch.Tensor:

@@ -422,6 +422,24 @@ def test_a_result_that_was_written_over_is_read_again_by_nobody_unseen(
     assert (found, verdict) == wanted, detail
 
 
+@pytest.mark.parametrize(
+    ("kept", "wanted"),
+    [("scale", (Outcome.PASSED, Verdict.OK)), ("None", (Outcome.FAILED, Verdict.INCORRECT))],
+)
+def test_a_parameter_that_an_optimizer_may_have_moved_is_kept_for_the_backward(
+    squared: RefereeParts, kept: str, wanted: tuple[Outcome, Verdict]
+) -> None:
+    source = (BY_ROOTS % ("None", "None")).replace(
+        "save_for_backward(scale,", f"scale = scale; ctx.save_for_backward({kept},"
+    )
+    source = source.replace(
+        "scale, x, saved = ctx.saved_tensors", "kept, x, saved = ctx.saved_tensors; scale = ctx.scale"
+    )
+    source = source.replace("ctx.scale = scale; ctx.save", "ctx.scale = scale\n        ctx.save")
+    found, detail, verdict = outcome(squared, rewritten.CHECK, source)
+    assert (found, verdict) == wanted, detail
+
+
 def test_what_the_references_backward_reads_again_is_not_written_over(trained: RefereeParts) -> None:
     found, detail, _verdict = outcome(trained, rewritten.CHECK, sigmoid())
     assert found is Outcome.PASSED and "or refused where the reference refuses them" in detail
@@ -558,6 +576,17 @@ def test_in_eval_the_reference_may_do_something_else_too(tmp_path: Path) -> None
         whatever = outcome(ready, modes.CHECK, candidate())
     assert as_it_does[0] is Outcome.PASSED, as_it_does
     assert whatever[0] is Outcome.FAILED
+
+
+def test_training_moves_statistics_and_eval_is_judged_on_the_references(tmp_path: Path) -> None:
+    normalized = PROBLEM.replace("self.bias = nn.Parameter(torch.zeros(cols))", "self.norm = nn.BatchNorm1d(cols)")
+    normalized = normalized.replace("torch.relu(x + self.bias)", "self.norm(x)")
+    source = normalized[normalized.index("class Model") : normalized.index("def get_inputs")].replace(
+        "Model(", "ModelNew("
+    )
+    with means(tmp_path, normalized, "cpu") as ready:
+        found, detail, verdict = outcome(ready, modes.CHECK, f"import torch\nfrom torch import nn\n{source}")
+    assert (found, verdict) == (Outcome.PASSED, Verdict.OK), detail
 
 
 def test_a_buffer_that_two_threads_share_is_refused_also_where_bits_differ_from_call_to_call(

@@ -124,6 +124,13 @@ def exhibit_of(trial: Trial) -> Exhibit:
     return next(each for each in trial.exhibits.workloads if each.name == name)
 
 
+def state_of(exhibit: Exhibit) -> dict[str, torch.Tensor]:
+    """What of the reference has a name by which it can be read and loaded: of a shared parameter the first one."""
+    model = exhibit.instance.model
+    named: Collection[str] = {*dict(model.named_parameters()), *dict(model.named_buffers())}
+    return {name: tensor for name, tensor in model.state_dict().items() if name in named}
+
+
 @contextmanager
 def able(doubts: list[str], what: str, cannot: Collection[str] = CANNOT) -> Iterator[None]:
     """Where the candidate ends in one of `cannot`, that is a doubt, and what else it is asked is asked all the same.

@@ -34,6 +34,7 @@ more: weights that one layer makes for each sample are of a size squared (9.5 GB
 _GROWN = 1.5
 """A variant with so many times the bytes of the smallest workload is one that was stretched."""
 _MOVED_UNITS = 8.0
+_LARGE_TIMES = 8.0
 _CANNOT_HOLD = (RuntimeError, ValueError, IndexError)
 """What drawing values for sizes that a family or a domain cannot hold ends in: such a variant is left out."""
 _FULL = (torch.OutOfMemoryError, ReferenceFull)
@@ -96,6 +97,7 @@ def make_probes(truth: Truth, base: Case, domains: Mapping[str, Domain], generat
         changed = (*base.inputs[:index], drawn[index], *base.inputs[index + 1 :])
         case = truth.case(f"other {name}", changed)
         probes.append(Probe(name, case, None, _moved(base, case)))
+    probes += _of_all_parameters(truth, base, generator) + _of_statistics(truth, base, generator)
     parameters = [(name, each) for name, each in instance.model.named_parameters() if each.is_floating_point()]
     for other, fewest in ((_other_values, 1), (_another_element, 2)):
         for name, parameter in parameters:
@@ -104,6 +106,44 @@ def make_probes(truth: Truth, base: Case, domains: Mapping[str, Domain], generat
                 case = truth.with_state(state).case(f"other {name}", base.inputs)
                 probes.append(Probe(name, case, state, _moved(base, case)))
     return probes[:_MAX_PROBES]
+
+
+def _of_all_parameters(truth: Truth, base: Case, generator: torch.Generator) -> list[Probe]:
+    """All parameters at once, as they are nowhere near their beginning."""
+    named = [(name, each) for name, each in truth.instance.model.named_parameters() if each.is_floating_point()]
+    states = (
+        ("with signs and zeros", {name: _signs_and_zeros(each, generator) for name, each in named}),
+        ("large", {name: each.detach() * _LARGE_TIMES for name, each in named}),
+    )
+    cases = ((what, state, truth.with_state(state).case("other parameters", base.inputs)) for what, state in states)
+    return [
+        Probe(f"all parameters, {what}", case, state, _moved(base, case))
+        for what, state, case in cases
+        if named and case.finite
+    ]
+
+
+def _of_statistics(truth: Truth, base: Case, generator: torch.Generator) -> list[Probe]:
+    """Each buffer of floats: folded into weights once, they were never read again."""
+    model, found = truth.instance.model, []
+    kept = model.state_dict()
+    for name, buffer in model.named_buffers():
+        if name in kept and buffer.is_floating_point() and buffer.numel():
+            noise = torch.rand(buffer.shape, generator=generator, device=buffer.device)
+            state = {name: (buffer * (1 + noise)).to(buffer.dtype)}  # of the same sign, as a variance has to be
+            case = truth.with_state(state).case(f"other {name}", base.inputs)
+            found += [Probe(name, case, state, _moved(base, case))] if case.finite else []
+    return found
+
+
+def _signs_and_zeros(parameter: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Half of the signs turned, and a quarter of the elements zero, as gains that start at zero have it: a scale that
+    was taken for positive, and a backward that divides by one, were certified."""
+    if parameter.numel() == 1:
+        return -parameter.detach()
+    chosen = torch.rand(parameter.shape, generator=generator, device=parameter.device)
+    flipped = torch.where(chosen < 0.5, -parameter.detach(), parameter.detach())
+    return torch.where((chosen * 4) % 1 < 0.25, torch.zeros_like(flipped), flipped)
 
 
 def _other_values(parameter: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

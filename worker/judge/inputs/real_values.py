@@ -76,7 +76,9 @@ def unit(like: torch.Tensor, family: str, generator: torch.Generator) -> torch.T
 def structure(like: torch.Tensor) -> str:
     """`diagonal`, `upper`, `lower` or `symmetric` when the example's square matrices have that form, else nothing.
 
-    Kernels may rely on it (a triangular product does half the work), so what is drawn must keep it.
+    Kernels may rely on it (a triangular product does half the work), so what is drawn must keep it. A square of one
+    value is no example of a form: cotangents, whose examples are ones, were symmetric until a transposed gradient was
+    certified.
     """
     if like.dim() < 2 or like.shape[-1] != like.shape[-2] or like.shape[-1] < 4 or not like.is_floating_point():
         return ""
@@ -90,7 +92,7 @@ def structure(like: torch.Tensor) -> str:
         return "diagonal" if bool(like.any()) else ""
     if upper or lower:
         return "upper" if upper else "lower"
-    return "symmetric" if torch.equal(like, like.mT) else ""
+    return "symmetric" if torch.equal(like, like.mT) and not bool((like == like[..., :1, :1]).all()) else ""
 
 
 def shaped_as(drawn: torch.Tensor, form: str) -> torch.Tensor:

@@ -13,6 +13,7 @@ from problems.catalog import Precision
 from worker.judge.numerics.precision import degrade, working_type
 from worker.judge.reference.problem import Instance, call_reference
 from worker.judge.verdict import ReferenceFailed
+from worker.runner.values import tensors_of
 
 COMPUTED_IN_FP32 = frozenset({torch.float32, torch.float16, torch.bfloat16})
 """Types whose honest kernels compute in float32. What cancels there is as far off in 16 bits: two tokens' gradients of
@@ -78,6 +79,15 @@ def unmoved(model: torch.nn.Module) -> Iterator[None]:
         with torch.no_grad():
             for name, buffer in model.named_buffers():
                 buffer.copy_(before[name])
+
+
+def outputs_of_their_own(instance: Instance, inputs: tuple[Any, ...]) -> list[int]:
+    """The outputs of the reference that share no memory with these inputs, which it may write into."""
+    own = copied(inputs)
+    with unmoved(instance.model):
+        outputs = call_reference(instance.call, own)
+    theirs = {each.untyped_storage().data_ptr() for each in tensors_of(own)}
+    return [index for index, output in enumerate(outputs) if output.untyped_storage().data_ptr() not in theirs]
 
 
 def is_float(value: Any) -> bool:

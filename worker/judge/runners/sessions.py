@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from worker.judge.runners import placing, quiet
+from worker.judge.runners import bell_reader, placing, quiet
 from worker.judge.runners.freezing import Freezer, Stillness
 from worker.judge.verdict import Fault, Verdict
 from worker.languages import FORMS
@@ -31,6 +31,7 @@ _TURN_S = 300.0
 """What a runner may do with a device that it has alone: time all that a matrix product may be made of, at most."""
 
 _MEANWHILE_S = 0.05
+_TO_SLEEP_S = 1e-3
 """Between two looks at what there is to do while an answer is awaited."""
 
 Builder = Callable[[str, str, list[str]], str]
@@ -147,6 +148,8 @@ class Runner:
         self._open = True
         self._freezer = Freezer(pid)
         self._answered = False
+        self._bell_inode: int | None = None
+        """Of the bell's other end, once it was asked for; 0 where the kernel does not tell."""
         self.off_the_bell = False
         """Whether it has left the bell because a call failed, and takes messages again."""
         self.meanwhile: Callable[[], float] | None = None
@@ -276,6 +279,21 @@ class Runner:
         if self._runner_pid is None:
             self._runner_pid = quiet.runner_of(self._pid)
         return self._runner_pid
+
+    def asleep(self) -> bool:
+        """Whether its main thread sleeps at the bell, or soon does; yes also where the machine does not tell."""
+        if self._bell_inode is None:
+            self._bell_inode = bell_reader.peer_inode(self._bell) or 0
+        if not self._bell_inode or self.process is None:
+            return True
+        until = time.perf_counter() + _TO_SLEEP_S
+        try:
+            while bell_reader.socket_waited_on(self.process) != self._bell_inode:
+                if time.perf_counter() > until:
+                    return False
+        except OSError:
+            return True
+        return True
 
     def waited_s(self) -> float:
         """Seconds for which its threads were ready but had no core, since it started."""

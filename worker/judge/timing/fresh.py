@@ -27,7 +27,7 @@ class Fresh:
 
     def __init__(self, exhibit: Exhibit, rng: random.Random) -> None:
         self.sources = exhibit.timed
-        self._arguments = exhibit.instance.arguments
+        self._arguments, self._forward_inputs = exhibit.instance.arguments, exhibit.instance.forward_inputs
         self._freshener = Freshener(self.sources[0].inputs, self._arguments, exhibit.domains, rng)
         self.mix = _mix_of(exhibit)
         self._mixer = Mixer(self.mix, "cpu") if self.mix is not None else None
@@ -54,6 +54,14 @@ class Fresh:
             for target, tensor in zip(mine, held, strict=True):
                 target.copy_(tensor)
         self._freshener.write(out, source.inputs, [source.inputs], random.Random(seed))
+
+    def fill_inputs(self, targets: list[torch.Tensor], source: Case, seed: int) -> None:
+        """The same of forward's own inputs; cotangents are left as they are."""
+        own = len(tensors_of(source.inputs[: self._forward_inputs]))
+        kept = [tensor.clone() for tensor in targets[own:]]
+        self.fill(targets, source, seed)
+        for target, tensor in zip(targets[own:], kept, strict=True):
+            target.copy_(tensor)
 
     def inputs(self, source: Case, seed: int, numbers: Sequence[int]) -> tuple[Any, ...]:
         """The argument list that `fill` and, in turn, the values of these numbers make, in tensors of its own."""

@@ -164,3 +164,10 @@ def test_what_lies_apart_in_memory_is_made_fresh_too(own: torch.Tensor) -> None:
         freshener.write((out,), (own,), [(own,)], random.Random(8))
     assert torch.equal(first, second) and not torch.equal(first, own)
     assert own.min() <= first.min() and first.max() <= own.max()
+
+
+def test_a_square_of_one_value_is_no_example_of_a_form() -> None:
+    """Cotangents are drawn like ones: symmetric, they hid a gradient that was transposed."""
+    assert real_values.structure(torch.ones(3, 8, 8)) == ""
+    drawn = torch.randn(8, 8)
+    assert real_values.structure(drawn + drawn.T) == "symmetric"

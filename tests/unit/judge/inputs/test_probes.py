@@ -397,6 +397,27 @@ class TestSpecialValues:
         assert not found.judge((torch.where(skipping.isinf(), 0.0, skipping),))[0].passed
 
 
+def test_all_parameters_are_drawn_at_once_with_other_signs_zeros_and_large() -> None:
+    _problem, truth, case = first_case("layernorm")
+    weights = dict(truth.instance.model.named_parameters())
+    found = probes.make_probes(truth, case, truth.domains, torch.Generator().manual_seed(SEED))
+    signs, large = (probe.state for probe in found if probe.name.startswith("all parameters"))
+    assert signs is not None and large is not None and set(signs) == set(large) == set(weights)
+    for name, weight in weights.items():
+        assert (signs[name] == 0).any() and (signs[name] == -weight).any() and (signs[name] == weight).any()
+        assert torch.equal(large[name], 8 * weight)
+
+
+def test_statistics_are_drawn_anew_and_keep_their_sign() -> None:
+    _problem, truth, case = first_case("batchnorm_inference_act")
+    found = probes.make_probes(truth, case, truth.domains, torch.Generator().manual_seed(SEED))
+    drawn = {probe.name: probe for probe in found if "running" in probe.name}
+    assert {name.rpartition(".")[2] for name in drawn} == {"running_mean", "running_var"}
+    assert all(any(probe.moved) for probe in drawn.values())
+    (variance,) = (probe.state[name] for name, probe in drawn.items() if probe.state and name.endswith("var"))
+    assert (variance > 0).all()
+
+
 def test_a_parameter_is_drawn_anew_whole_and_in_one_element() -> None:
     _problem, truth, case = first_case("layernorm")
     weights = dict(truth.instance.model.named_parameters())
@@ -404,7 +425,7 @@ def test_a_parameter_is_drawn_anew_whole_and_in_one_element() -> None:
     changed = [
         (probe.name, int((probe.state[probe.name] != weights[probe.name]).sum()), any(probe.moved))
         for probe in found
-        if probe.state is not None
+        if probe.state is not None and probe.name in weights
     ]
     sizes = {name: weight.numel() for name, weight in weights.items()}
     assert [(name, moved) for name, _count, moved in changed] == [(name, True) for name in [*weights, *weights]]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pytest
 import torch
 
-from worker.judge.timing.clocks import HostClock, Round
+from worker.judge.timing.clocks import HostClock, Plan, Round, Sample
 
 
 class _Told:
@@ -58,7 +59,7 @@ def _clock(runner: Any, fresh: Any, eviction: Any) -> HostClock:
 def test_a_call_that_is_repeated_has_values_of_its_own_which_can_be_made_again() -> None:
     """On the same ones a candidate that only mends what changed is as fast as it likes."""
     waited_s = iter(range(100))  # it always had to wait for a core
-    runner: Any = _Told([], {"freeze": None, "thaw": None, "ring": 1e-3})
+    runner: Any = _Told([], {"freeze": None, "thaw": None, "ring": 1e-3, "asleep": True})
     vars(runner)["waited_s"] = lambda: float(next(waited_s))
     fresh = _Filled()
     clock = _clock(runner, fresh, _Told([], {"flush": None}))
@@ -76,7 +77,7 @@ def test_a_call_that_is_repeated_has_values_of_its_own_which_can_be_made_again()
 
 def test_a_call_is_stopped_within_or_while_its_result_is_copied() -> None:
     rung: list[bool] = []
-    runner: Any = _Told([], {"freeze": None, "thaw": None})
+    runner: Any = _Told([], {"freeze": None, "thaw": None, "asleep": True})
     vars(runner)["ring"] = lambda *_what, then=None, **_how: rung.append(then is not None) or 1e-3
     clock = _clock(runner, _Filled(), _Told([], {"flush": None}))
     source: Any = None
@@ -87,7 +88,7 @@ def test_a_call_is_stopped_within_or_while_its_result_is_copied() -> None:
 
 def test_what_nobody_could_know_is_written_when_the_runner_runs_and_just_before_it_is_called() -> None:
     done: list[str] = []
-    runner = _Told(done, {"freeze": None, "thaw": None, "ring": 1e-3, "waited_s": 0.0})
+    runner = _Told(done, {"freeze": None, "thaw": None, "ring": 1e-3, "waited_s": 0.0, "asleep": True})
     fresh: Any = _Told(done, {"fill": None, "mix_into": None})
     eviction: Any = _Told(done, {"flush": None})
     clock = _clock(runner, fresh, eviction)
@@ -95,5 +96,26 @@ def test_what_nobody_could_know_is_written_when_the_runner_runs_and_just_before_
     assert clock.sample(Round(source, 1, 2, 0), random.Random(1)).call_s == 1e-3
     assert done == [
         *("freeze", "fill", "flush", "waited_s"),
-        *("thaw", "mix_into", "ring", "ring", "freeze", "waited_s"),
+        *("thaw", "mix_into", "asleep", "ring", "ring", "freeze", "waited_s"),
     ]
+
+
+def test_inputs_are_written_over_when_a_call_is_over_and_before_its_result_is_asked_for() -> None:
+    done: list[str] = []
+    runner = _Told(done, {"freeze": None, "thaw": None, "ring": 1e-3, "asleep": True})
+    fresh: Any = _Told(done, {"fill": None, "mix_into": None, "choose": (None, 3), "fill_inputs": None})
+    clock = _clock(runner, fresh, _Told(done, {"flush": None}))
+    source: Any = None
+    clock.written_over(Round(source, 1, 2, 0))
+    assert done == [
+        *("freeze", "fill", "flush", "thaw", "mix_into", "asleep", "ring"),
+        *("freeze", "choose", "fill_inputs", "thaw", "ring", "freeze"),
+    ]
+
+
+def test_nothing_is_subtracted_from_a_call_that_did_not_find_the_runner_asleep() -> None:
+    plan = Plan(keep_s=[1e-4], null_s=[3e-4])
+    turn: Any = None
+    sleeping, awake = (Sample(1e-3, 1e-4, 0.0, turn, None, awake=awake) for awake in (False, True))
+    assert plan.seconds_per_call(sleeping) == pytest.approx(7e-4)
+    assert plan.seconds_per_call(awake) == pytest.approx(1e-3)

@@ -3,14 +3,9 @@ of the first one's inputs change it, as where a loop fills one buffer with batch
 
 from __future__ import annotations
 
-import torch
-
 from worker.judge.certificate.stage import NotApplicable, SystemCheck, bench_of, judge_outputs
-from worker.judge.numerics.case import Case
-from worker.judge.numerics.twin import copied, unmoved
-from worker.judge.reference.problem import Instance, call_reference
+from worker.judge.numerics.twin import outputs_of_their_own
 from worker.judge.trial import RUN_LIMIT_S, SUBJECT, Trial
-from worker.runner.values import tensors_of
 
 NAME = "two results alive at once"
 
@@ -29,21 +24,8 @@ def check(trial: Trial) -> None:
         bench.write(1, number - 1)
         # Not the cotangents: a gradient may be the tensor that autograd handed in.
         bench.examine("refilled", RUN_LIMIT_S, others=bench.encoded(1)[: bench.instance.forward_inputs])
-        judge_outputs(trial, NAME, case, bench.read(), _of_their_own(bench.instance, case))
+        judge_outputs(trial, NAME, case, bench.read(), outputs_of_their_own(bench.instance, case.inputs))
     trial.record(NAME, True, "the first result is unchanged by a second call on other inputs", **figures)
-
-
-def _of_their_own(instance: Instance, case: Case) -> list[int]:
-    """The outputs that share no memory with the inputs in the reference either."""
-    inputs = copied(case.inputs)
-    with unmoved(instance.model):
-        outputs = call_reference(instance.call, inputs)
-    theirs = {_memory(each) for each in tensors_of(inputs)}
-    return [index for index, output in enumerate(outputs) if _memory(output) not in theirs]
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
 
 
 CHECK = SystemCheck(NAME, check)

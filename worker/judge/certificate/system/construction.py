@@ -8,7 +8,7 @@ argument's name, a bias that was never filled or a weight without a gradient was
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,8 +23,8 @@ from worker.judge.certificate.stage import (
     conclude,
     exhibit_of,
     judge_outputs,
+    state_of,
 )
-from worker.judge.exhibits import Exhibit
 from worker.judge.numerics.beginning import DRAWS, alike
 from worker.judge.numerics.case import Case
 from worker.judge.numerics.truth import Truth
@@ -189,21 +189,14 @@ def _answered(trial: Trial) -> tuple[dict[str, bool], list[str]]:
 
 def _read(trial: Trial) -> dict[str, torch.Tensor]:
     """The new module's parameters and buffers, out of the arena."""
-    return bench_of(trial).read_state(_ANEW, list(_state(exhibit_of(trial))), RUN_LIMIT_S)
+    return bench_of(trial).read_state(_ANEW, list(state_of(exhibit_of(trial))), RUN_LIMIT_S)
 
 
 def _load(trial: Trial) -> Case:
     """Give the new module the judge's parameters; a case for it."""
     exhibit = exhibit_of(trial)
-    bench_of(trial).load_state(_ANEW, _state(exhibit), RUN_LIMIT_S)
+    bench_of(trial).load_state(_ANEW, state_of(exhibit), RUN_LIMIT_S)
     return exhibit.cases[0]
-
-
-def _state(exhibit: Exhibit) -> dict[str, torch.Tensor]:
-    """What of the reference has a name by which it can be read and loaded: of a shared parameter the first one."""
-    model = exhibit.instance.model
-    named: Collection[str] = {*dict(model.named_parameters()), *dict(model.named_buffers())}
-    return {name: tensor for name, tensor in model.state_dict().items() if name in named}
 
 
 def _reference(instance: Instance, device: str, seed: int) -> torch.nn.Module:

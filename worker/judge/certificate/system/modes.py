@@ -7,7 +7,7 @@ where nobody has looked. One that decided at its first call whether it is traine
 
 from __future__ import annotations
 
-from worker.judge.certificate.stage import SystemCheck, able, bench_of, conclude, exhibit_of, judge_outputs
+from worker.judge.certificate.stage import SystemCheck, able, bench_of, conclude, exhibit_of, judge_outputs, state_of
 from worker.judge.trial import CONSTRUCT_LIMIT_S, RUN_LIMIT_S, SUBJECT, Trial
 
 NAME = "inference mode, eval()"
@@ -31,6 +31,8 @@ def check(trial: Trial) -> None:
         judge_outputs(trial, NAME, case, outputs, of="a call after one in inference mode")
     what = "a call in eval()"
     with able(doubts, what):
+        # Training moved its statistics, as it should.
+        bench.load_state(SUBJECT, state_of(exhibit), RUN_LIMIT_S)
         bench.use("evaluation", RUN_LIMIT_S)
         figures = judge_outputs(trial, NAME, exhibit.truth.in_eval().case("eval", case.inputs), bench.read(), of=what)
     conclude(trial, NAME, doubts, "right under torch.inference_mode() and in eval()", **figures)
