@@ -78,7 +78,7 @@ def threads_on_their_way(pid: int) -> int:
     """How many threads of a process are not stopped yet. Reading costs 8 us for each."""
     threads: list[str] = []
     with contextlib.suppress(OSError):
-        threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 - as below
+        threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 - with Path it takes six times as long (`_children`)
     return sum(not _rests(f"/proc/{pid}/task/{thread}/stat") for thread in threads)
 
 

@@ -323,12 +323,12 @@ class _Race:
         """Before each of the candidate's calls it is drawn anew whether it is to be stopped, or its inputs are to be
         written over: who has counted those that were knows nothing of the next."""
         name, spots = self._exhibit.name, self._spot_checks
+        share = _WRITTEN_OVER_SHARE if clock.cost_s < _SLOW_CALL_S else _WRITTEN_OVER_SLOW
         while True:
-            drawn = self._rng.random() - (_WRITTEN_OVER_SHARE if clock.cost_s < _SLOW_CALL_S else _WRITTEN_OVER_SLOW)
             turn = self._turn(fresh)
-            if drawn < 0:
+            if self._rng.random() < share:
                 self._written_over.append((turn, clock.written_over(turn)))
-            elif spots is not None and drawn < spots.share(name) * (1 - _WRITTEN_OVER_SHARE):
+            elif spots is not None and self._rng.random() < spots.share(name):
                 stop = spots.next_stop(name, self._rng)
                 clock.interrupted(turn, stop, late=stop.late)
             else:
